@@ -20,7 +20,7 @@ from chappe.kv.master import KvMaster
 from chappe.kv.role import KeyChange
 from chappe.kv.simulated_clock import SimulatedClock
 from chappe.kv.topics import master_topic
-from chappe.member import KvPart, Member, StoreCommit
+from chappe.member import KvPart, MeshMember, StoreCommit
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, ask, parse_report
@@ -38,7 +38,7 @@ class Joined:
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.members = {
-            name: Member(
+            name: MeshMember(
                 EndpointCore(name.encode() * 16, EndpointOptions(**options), self.now),
                 Daytime(of=lambda: int(self.now * NS)),
             )

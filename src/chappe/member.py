@@ -69,7 +69,7 @@ class KvPart:
 
     role: KvRole | Any  # simulated worlds put something before it, that is of no class that is compiled
 
-    def __init__(self, member: Member, role: KvRole | Any, number: int) -> None:
+    def __init__(self, member: MeshMember, role: KvRole | Any, number: int) -> None:
         self.role = role
         self.number = number
         role.known_as(number)
@@ -295,7 +295,7 @@ def _runs(actions: Sequence[Effect]) -> list[list[Effect]]:
     return [list(run) for _, run in runs]
 
 
-class Member:
+class MeshMember:
     """See the module.
 
     Args:

@@ -18,7 +18,7 @@ from chappe.errors import ChappeError, MemberStopped
 from chappe.kv.master import KvMaster
 from chappe.mesh.events import DefectContained, EndpointHalted, PeerAdded, PeerLost
 from chappe.mesh.forwarding.routing import Router
-from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.handshake import PeerHandshake
 
 pytestmark = pytest.mark.provokes_defects
 assert __version__
@@ -95,14 +95,14 @@ def test_a_defect_costs_the_connection_that_brought_it_and_nobody_else(hub: Endp
 def test_a_defect_in_a_handshake_costs_that_connection(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = make()
     statuses = hub.statuses()
-    handle = Handshake.take
+    handle = PeerHandshake.take
 
-    def take(self: Handshake, body: bytes) -> Any:
+    def take(self: PeerHandshake, body: bytes) -> Any:
         if self._own == hub.core.own_id:
             raise RuntimeError("a defect")
         return handle(self, body)
 
-    monkeypatch.setattr(Handshake, "take", take)
+    monkeypatch.setattr(PeerHandshake, "take", take)
     port = hub.listen()
     with pytest.raises(ChappeError):
         make().peer("127.0.0.1", port, retry_s=0)

@@ -10,7 +10,7 @@ from tests.daytime import Daytime
 from chappe.core import Deliver, Effect, Report, Resolve, Send
 from chappe.errors import ProtocolError
 from chappe.kv.chained.core import ChainedMaster, Place
-from chappe.kv.chained.fed import Fed, Whole, steps
+from chappe.kv.chained.fed import Fed, WholeState, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
@@ -65,7 +65,7 @@ class Chained:
         entity = self.entity(name)
         options: dict[str, Any] = {"part_bytes": 100, "limits": self.limits, "history": self.history}
         self.join(name, ChainedMaster("s", entity, self.lives, clock=self.clock, **options, **self.times()))
-        machine.hear(lambda fed: self.fed[name].extend(steps(fed) if isinstance(fed, Whole) else (fed,)))
+        machine.hear(lambda fed: self.fed[name].extend(steps(fed) if isinstance(fed, WholeState) else (fed,)))
         others = [each for other, each in self.machines.items() if other != name]
         if others:
             machine.restore(others[0].snapshot())

@@ -13,7 +13,7 @@ from chappe.data.scalars import Count
 from chappe.errors import InvalidData, StaleData, UsageError, WriteUnknown, WrongRevision
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, PutRow, WriterRow
 from chappe.kv.chained.core import ChainedMaster, Place
-from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole, WholeRows, steps
+from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeRows, WholeState, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import Lead, Part, Still, decode, encode, parts_of
 from chappe.kv.entity import Entity, chappe_entity
@@ -26,8 +26,8 @@ ROW_OF_A_STRING = PutRow(encode_value("k"), encode_value("v"), 77)
 OTHER_ROW = PutRow(encode_value("other"), encode_value(Count(3)), None)
 
 
-def told(machine: StoreMachine) -> list[Fed | Whole]:
-    heard: list[Fed | Whole] = []
+def told(machine: StoreMachine) -> list[Fed | WholeState]:
+    heard: list[Fed | WholeState] = []
     machine.hear(heard.append)
     heard.clear()
     return heard
@@ -109,10 +109,10 @@ def test_whoever_hears_the_machine_gets_first_all_there_is() -> None:
     machine = StoreMachine()
     machine.apply_own(encode(Lead(ANN, 1)))
     commit(machine, ANN, 1, ROW_OF_A_STRING)
-    heard: list[Fed | Whole] = []
+    heard: list[Fed | WholeState] = []
     machine.hear(heard.append)
     (whole,) = heard
-    assert isinstance(whole, Whole)
+    assert isinstance(whole, WholeState)
     _, rows, _ = steps(whole)
     assert isinstance(rows, WholeRows)
     assert [row for row, _, _ in rows.rows] == [ROW_OF_A_STRING]

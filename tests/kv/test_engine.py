@@ -10,7 +10,7 @@ from chappe.data.order import COUNT, INTEGER, NONE, SET, STRING, TABLE, TIMESTAM
 from chappe.data.scalars import Count, Timespan, Timestamp
 from chappe.data.values import Set, Table, Value
 from chappe.errors import InvalidOperation, NoSuchKey, StoreError, TypeClash
-from chappe.kv.engine import Change, Engine, Staged
+from chappe.kv.engine import Change, Engine, StagedEntries
 from chappe.kv.operations import add, initial, retrieve, subtract
 
 
@@ -284,7 +284,7 @@ def test_an_engine_becomes_what_is_staged_in_one_step_and_knows_the_difference(t
     for key in "abc":
         engine.put(key, 1)
     version, entries = engine.version, engine.entries
-    staged = Staged(engine)
+    staged = StagedEntries(engine)
     for key, value in (("b", 1), ("c", 2), ("d", 1), ("d", 3)):
         staged.add(key, value)
     assert engine.entries is entries
@@ -296,7 +296,7 @@ def test_an_engine_becomes_what_is_staged_in_one_step_and_knows_the_difference(t
     assert [each.version for each in changes] == [version + 1, version + 2, version + 3]
     assert engine.changes_since(version) == changes
     assert engine.entries["b"] is entries["b"]
-    staged = Staged(engine)
+    staged = StagedEntries(engine)
     for number in range(9):
         staged.add(number, number)
     assert len(engine.replace(staged, tell=tell)) == (12 if tell else 0)  # more than are remembered

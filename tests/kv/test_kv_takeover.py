@@ -19,7 +19,7 @@ from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.recent import Recent
-from chappe.kv.snapshots import Changes, Snapshots, View
+from chappe.kv.snapshots import SnapshotChanges, Snapshots, View
 from chappe.kv.topics import clone_topic
 from chappe.limits import KV_LIMITS, KvLimits
 
@@ -269,7 +269,7 @@ def test_what_is_remembered_has_bounds_and_is_what_there_was(seed: int) -> None:
 
 def test_of_those_who_ask_at_once_each_gets_all_that_it_lacks() -> None:
     entries = [Entry(f"k{number}", number, None, number) for number in range(3)]
-    lacked = {1: Changes(1, entries, 0), 2: Changes(2, entries[1:], 0)}
+    lacked = {1: SnapshotChanges(1, entries, 0), 2: SnapshotChanges(2, entries[1:], 0)}
     snapshots = Snapshots(lambda: entries, lambda master, event: lacked.get(event), KV_LIMITS)
     clones = [chappe_entity(bytes((number,)) * 16, 1) for number in range(5)]
 

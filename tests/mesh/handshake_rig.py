@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tests.mesh.test_mesh_messages import body_of
 
 from chappe.mesh.links.greetings import VERSIONS
-from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.links.handshake import Established, Failed, PeerHandshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.links.peers import PeerTable
 
 SMALLER = b"\x11" * 16
@@ -23,12 +23,12 @@ class Side:
         self.version_max = version_max
         self.wanted = wanted
         self.peers = PeerTable()
-        self.handshakes: dict[int, Handshake] = {}
+        self.handshakes: dict[int, PeerHandshake] = {}
         self.sent: dict[int, deque[bytes]] = {}
         self.outcomes: dict[int, Established | Failed | Redundant] = {}
 
-    def open(self, conn: int, dialled: bool, now: float = 0.0) -> Handshake:
-        handshake = Handshake(conn, self.own, dialled, self.wanted, self.peers, now, self.version_max)
+    def open(self, conn: int, dialled: bool, now: float = 0.0) -> PeerHandshake:
+        handshake = PeerHandshake(conn, self.own, dialled, self.wanted, self.peers, now, self.version_max)
         self.handshakes[conn] = handshake
         self.sent[conn] = deque()
         self.do(conn, handshake.start())

@@ -11,7 +11,7 @@ from chappe.limits import MeshLimits
 from chappe.mesh.events import LostElsewhere
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.congestion import Congestion
-from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.handshake import PeerHandshake
 from chappe.mesh.links.link import Link
 from chappe.mesh.links.peers import PeerTable
 
@@ -153,7 +153,7 @@ def test_a_box_takes_its_surplus_beyond_its_bounds(surplus: int) -> None:
 
 def test_once_a_link_is_not_pressed_any_more_only_originals_are_held_back() -> None:
     def link(conn: int) -> Link:
-        unused = Handshake(1, b"o" * 16, True, (), PeerTable(), 0.0)
+        unused = PeerHandshake(1, b"o" * 16, True, (), PeerTable(), 0.0)
         return Link(conn, ("127.0.0.1", 1), None, unused, Outbox(), 0.0)
 
     congestion = Congestion(b"o" * 16, 1, PATIENCE_S)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX
 from chappe.mesh.flows import pack_batch, pack_detour
-from chappe.mesh.forwarding.boxes import Inbox, Outbox
+from chappe.mesh.forwarding.boxes import Outbox, SubscriberInbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
 
@@ -213,7 +213,7 @@ def test_only_who_blocks_takes_more_detours_than_there_is_room_for_and_has_a_bou
 
 
 def test_messages_come_in_order_singly_or_many() -> None:
-    box = Inbox(100, 1000, Policy.BLOCK)
+    box = SubscriberInbox(100, 1000, Policy.BLOCK)
     messages = [note(number) for number in range(10)]
     assert box.put(messages[0])
     assert box.put_many(messages[1:]) == 0
@@ -238,7 +238,7 @@ def test_a_full_inbox_follows_its_policy(messages_max: int, bytes_max: int, at_o
         Policy.BLOCK: messages[:10],
     }
     for policy in Policy:
-        box = Inbox(messages_max, bytes_max, policy)
+        box = SubscriberInbox(messages_max, bytes_max, policy)
         refused = sum([box.put_many(messages[at : at + at_once]) for at in range(0, 12, at_once)])
         assert box.full
         assert box.dropped == 12 - len(left[policy])
@@ -253,7 +253,7 @@ def test_a_full_inbox_follows_its_policy(messages_max: int, bytes_max: int, at_o
     st.lists(st.tuples(st.sampled_from(["put", "many", "take", "take_many"]), st.integers(9, 40)), max_size=80),
 )
 def test_an_inbox_is_a_bounded_queue(policy: Policy, steps: list[tuple[str, int]]) -> None:
-    box = Inbox(12, 150, policy)
+    box = SubscriberInbox(12, 150, policy)
     times = 2 if policy is Policy.BLOCK else 1
     offered, taken, refused = 0, [], 0
     for what, size in steps:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from chappe.core import Dial, Report, Resolve
 from chappe.errors import PeerUnavailable
-from chappe.mesh.links.dialling import Dialling, Retry
+from chappe.mesh.links.dialling import PeerDialling, Retry
 
 PLACE = ("node", 1)
 ERROR = PeerUnavailable("cannot reach node:1: refused", PLACE)
 
 
-def pauses(dialling: Dialling, retry: Retry, count: int) -> list[float]:
+def pauses(dialling: PeerDialling, retry: Retry, count: int) -> list[float]:
     """How long it waits after each of so many failures."""
     found, now = [], 0.0
     [dial] = dialling.peer(PLACE, retry, 1)
@@ -26,23 +26,23 @@ def pauses(dialling: Dialling, retry: Retry, count: int) -> list[float]:
 
 
 def test_without_a_largest_pause_all_are_alike() -> None:
-    assert pauses(Dialling(b"A" * 16), Retry(0.5), 4) == [0.5] * 4
+    assert pauses(PeerDialling(b"A" * 16), Retry(0.5), 4) == [0.5] * 4
 
 
 def test_pauses_double_up_to_the_largest_and_lose_up_to_half() -> None:
-    found = pauses(Dialling(b"A" * 16), Retry(1.0, 8.0), 200)
+    found = pauses(PeerDialling(b"A" * 16), Retry(1.0, 8.0), 200)
     for pause_s, whole_s in zip(found, [1.0, 2.0, 4.0, *[8.0] * 197], strict=True):
         assert whole_s / 2 <= pause_s <= whole_s
     assert max(found[3:]) - min(found[3:]) > 3  # all of the range is used
 
 
 def test_endpoints_that_lost_the_same_peer_come_back_at_different_times() -> None:
-    first = {pauses(Dialling(bytes([each]) * 16), Retry(1.0, 8.0), 1)[0] for each in range(50)}
+    first = {pauses(PeerDialling(bytes([each]) * 16), Retry(1.0, 8.0), 1)[0] for each in range(50)}
     assert len(first) == 50
 
 
 def test_after_so_many_failures_in_a_row_whoever_waits_is_told() -> None:
-    dialling = Dialling(b"A" * 16)
+    dialling = PeerDialling(b"A" * 16)
     retry = Retry(1.0, 0.0, attempts=3)
     pauses(dialling, retry, 2)
     target = dialling.targets[PLACE]
@@ -58,7 +58,7 @@ def test_after_so_many_failures_in_a_row_whoever_waits_is_told() -> None:
 
 
 def test_a_peering_that_stood_lets_attempts_begin_anew() -> None:
-    dialling = Dialling(b"A" * 16)
+    dialling = PeerDialling(b"A" * 16)
     pauses(dialling, Retry(1.0, 8.0, attempts=3), 2)
     target = dialling.targets[PLACE]
     dialling.answered(3)

@@ -28,14 +28,14 @@ from chappe.mesh.links.greetings import (
 from chappe.mesh.links.handshake import (
     Established,
     Failed,
-    Handshake,
+    HandshakeState,
+    PeerHandshake,
     Redundant,
     SendFrame,
-    State,
     Step,
     Wake,
 )
-from chappe.mesh.links.peers import Claim, PeerStatus, PeerTable, Role
+from chappe.mesh.links.peers import HandshakeRole, PeerClaim, PeerStatus, PeerTable
 from chappe.mesh.messages import NOBODY
 
 MIDDLE = b"\x77" * 16
@@ -43,12 +43,12 @@ MIDDLE = b"\x77" * 16
 
 def handshake(
     dialled: bool, peers: PeerTable | None = None, conn: int = 1, wanted: tuple[bytes, ...] = (), version_max: int = 2
-) -> Handshake:
+) -> PeerHandshake:
     """The endpoint MIDDLE, at time 0."""
-    return Handshake(conn, MIDDLE, dialled, wanted, peers or PeerTable(), 0.0, version_max)
+    return PeerHandshake(conn, MIDDLE, dialled, wanted, peers or PeerTable(), 0.0, version_max)
 
 
-def say(shaking: Handshake, *greetings: Greeting) -> list[Step]:
+def say(shaking: PeerHandshake, *greetings: Greeting) -> list[Step]:
     """What happens upon the last of ``greetings``."""
     steps: list[Step] = []
     for greeting in greetings:
@@ -69,8 +69,8 @@ def test_two_endpoints_of_chappe_meet_whoever_dials(dialler: int) -> None:
     pair = Pair(smaller, greater)
     pair.connect(1, dialler)
     pair.run()
-    assert smaller.outcomes == {1: Established(GREATER, (b"/g",), Role.ORIGINATOR, 2)}
-    assert greater.outcomes == {1: Established(SMALLER, (b"/s",), Role.RESPONDER, 2)}
+    assert smaller.outcomes == {1: Established(GREATER, (b"/g",), HandshakeRole.ORIGINATOR, 2)}
+    assert greater.outcomes == {1: Established(SMALLER, (b"/s",), HandshakeRole.RESPONDER, 2)}
     assert smaller.peers.status(GREATER) is greater.peers.status(SMALLER) is PeerStatus.CONNECTED
 
 
@@ -84,7 +84,7 @@ def test_each_side_of_a_session_of_originals_can_be_ours(name: str, originates: 
     }
     own = next(each.sender for each in greetings[ours] if isinstance(each, Hello | VersionSelect))
     wanted = next(each.filter for each in greetings[ours] if isinstance(each, OriginatorSyn | ResponderSynAck))
-    shaking = Handshake(1, own, ours == "c2s", wanted, PeerTable(), 0.0)
+    shaking = PeerHandshake(1, own, ours == "c2s", wanted, PeerTable(), 0.0)
     steps = shaking.start()
     for way, frame in frames:
         if way != ours:
@@ -95,7 +95,7 @@ def test_each_side_of_a_session_of_originals_can_be_ours(name: str, originates: 
     ]
     other = "s2c" if ours == "c2s" else "c2s"
     theirs = next(each.filter for each in greetings[other] if isinstance(each, OriginatorSyn | ResponderSynAck))
-    role = Role.ORIGINATOR if ours == originates else Role.RESPONDER
+    role = HandshakeRole.ORIGINATOR if ours == originates else HandshakeRole.RESPONDER
     assert steps[-1] == Established(shaking.peer_id or b"", theirs, role, 1)
 
 
@@ -115,8 +115,8 @@ def test_the_redundant_connections_of_an_original_end_as_success() -> None:
     originals = [body_of(frame) for conn, way, frame in frames if way == "c2s" and conn == 0]
     drop = parse_greeting(originals[-1])
     assert isinstance(drop, DropConn)
-    assert peers.claim(7, drop.sender, Role.RESPONDER) is Claim.PROCEED
-    shaking = Handshake(1, own.sender, False, (), peers, 0.0)
+    assert peers.claim(7, drop.sender, HandshakeRole.RESPONDER) is PeerClaim.PROCEED
+    shaking = PeerHandshake(1, own.sender, False, (), peers, 0.0)
     assert [shaking.take(body) for body in originals] == [
         [SendFrame(pack_greeting(Hello(own.sender)))],
         [Redundant(drop.sender)],
@@ -138,14 +138,14 @@ def test_a_probe_is_ignored_until_a_version_is_selected() -> None:
 def test_the_highest_version_that_both_offer_is_selected(dialled: bool, low: int, high: int, selected: int) -> None:
     shaking = handshake(dialled)
     assert sent(say(shaking, Hello(GREATER, low, high))) == [VersionSelect(MIDDLE, selected), OriginatorSyn(())]
-    assert say(shaking, ResponderSynAck(()))[-1] == Established(GREATER, (), Role.ORIGINATOR, selected)
+    assert say(shaking, ResponderSynAck(()))[-1] == Established(GREATER, (), HandshakeRole.ORIGINATOR, selected)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_version_that_the_originator_selects_is_spoken(version: int) -> None:
     for shaking, before in ((handshake(True), []), (handshake(False), [Hello(SMALLER)])):
         steps = say(shaking, *before, VersionSelect(SMALLER, version), OriginatorSyn(()), OriginatorAck())
-        assert steps == [Established(SMALLER, (), Role.RESPONDER, version)]
+        assert steps == [Established(SMALLER, (), HandshakeRole.RESPONDER, version)]
 
 
 @pytest.mark.parametrize("maxima", [(1, 1), (1, 2), (2, 1), (2, 2)])
@@ -193,7 +193,7 @@ def test_a_filter_of_any_topics_fits_the_frame(long: int) -> None:
 def test_what_follows_the_end_is_not_for_the_handshake() -> None:
     shaking = handshake(True)
     steps = say(shaking, VersionSelect(SMALLER), OriginatorSyn((b"/s",)), OriginatorAck())
-    assert steps == [Established(SMALLER, (b"/s",), Role.RESPONDER, 1)]
+    assert steps == [Established(SMALLER, (b"/s",), HandshakeRole.RESPONDER, 1)]
     assert say(shaking, OriginatorAck()) == []
     assert shaking.end("gone") == []
     assert shaking.tick(1e9) == []
@@ -202,18 +202,18 @@ def test_what_follows_the_end_is_not_for_the_handshake() -> None:
 
 # -- faults -------------------------------------------------------------------------------------------
 
-DIALLED_STATES: dict[State, list[Greeting]] = {
-    State.AWAIT_HELLO_OR_VERSION_SELECT: [],
-    State.AWAIT_ORIGINATOR_SYN: [VersionSelect(SMALLER)],
-    State.AWAIT_ORIGINATOR_ACK: [VersionSelect(SMALLER), OriginatorSyn(())],
-    State.AWAIT_RESPONDER_SYN_ACK: [Hello(GREATER)],
+DIALLED_STATES: dict[HandshakeState, list[Greeting]] = {
+    HandshakeState.AWAIT_HELLO_OR_VERSION_SELECT: [],
+    HandshakeState.AWAIT_ORIGINATOR_SYN: [VersionSelect(SMALLER)],
+    HandshakeState.AWAIT_ORIGINATOR_ACK: [VersionSelect(SMALLER), OriginatorSyn(())],
+    HandshakeState.AWAIT_RESPONDER_SYN_ACK: [Hello(GREATER)],
 }
-ACCEPTED_STATES: dict[State, list[Greeting]] = {
-    State.AWAIT_HELLO: [],
-    State.AWAIT_VERSION_SELECT: [Hello(SMALLER)],
-    State.AWAIT_ORIGINATOR_SYN: [Hello(SMALLER), VersionSelect(SMALLER)],
-    State.AWAIT_ORIGINATOR_ACK: [Hello(SMALLER), VersionSelect(SMALLER), OriginatorSyn(())],
-    State.AWAIT_RESPONDER_SYN_ACK: [Hello(GREATER)],
+ACCEPTED_STATES: dict[HandshakeState, list[Greeting]] = {
+    HandshakeState.AWAIT_HELLO: [],
+    HandshakeState.AWAIT_VERSION_SELECT: [Hello(SMALLER)],
+    HandshakeState.AWAIT_ORIGINATOR_SYN: [Hello(SMALLER), VersionSelect(SMALLER)],
+    HandshakeState.AWAIT_ORIGINATOR_ACK: [Hello(SMALLER), VersionSelect(SMALLER), OriginatorSyn(())],
+    HandshakeState.AWAIT_RESPONDER_SYN_ACK: [Hello(GREATER)],
 }
 WAYS = [
     *((True, state, way) for state, way in DIALLED_STATES.items()),
@@ -224,7 +224,7 @@ in_every_state = pytest.mark.parametrize(
 )
 
 
-def brought(dialled: bool, state: State, way: list[Greeting], peers: PeerTable) -> Handshake:
+def brought(dialled: bool, state: HandshakeState, way: list[Greeting], peers: PeerTable) -> PeerHandshake:
     shaking = handshake(dialled, peers)
     say(shaking, *way)
     assert shaking.state is state
@@ -245,7 +245,7 @@ def brought(dialled: bool, state: State, way: list[Greeting], peers: PeerTable) 
     ],
 )
 def test_a_fault_is_answered_by_its_code(
-    dialled: bool, state: State, way: list[Greeting], body: bytes, code: int, text: str
+    dialled: bool, state: HandshakeState, way: list[Greeting], body: bytes, code: int, text: str
 ) -> None:
     peers = PeerTable()
     shaking = brought(dialled, state, way, peers)
@@ -259,20 +259,22 @@ def test_a_fault_is_answered_by_its_code(
 
 @in_every_state
 @pytest.mark.parametrize("size", [0, HANDSHAKE_FRAME_BYTES_MAX + 1])
-def test_empty_and_oversized_frames_end_silently(dialled: bool, state: State, way: list[Greeting], size: int) -> None:
+def test_empty_and_oversized_frames_end_silently(
+    dialled: bool, state: HandshakeState, way: list[Greeting], size: int
+) -> None:
     [failed] = brought(dialled, state, way, PeerTable()).take(b"\x0a" * size)
     assert isinstance(failed, Failed)
 
 
 @in_every_state
-def test_what_does_not_belong_there_ends_silently(dialled: bool, state: State, way: list[Greeting]) -> None:
-    expected: dict[State, tuple[type, ...]] = {
-        State.AWAIT_HELLO_OR_VERSION_SELECT: (Hello, VersionSelect, Probe),
-        State.AWAIT_HELLO: (Hello, Probe),
-        State.AWAIT_VERSION_SELECT: (VersionSelect, Probe),
-        State.AWAIT_ORIGINATOR_SYN: (OriginatorSyn,),
-        State.AWAIT_RESPONDER_SYN_ACK: (ResponderSynAck,),
-        State.AWAIT_ORIGINATOR_ACK: (OriginatorAck,),
+def test_what_does_not_belong_there_ends_silently(dialled: bool, state: HandshakeState, way: list[Greeting]) -> None:
+    expected: dict[HandshakeState, tuple[type, ...]] = {
+        HandshakeState.AWAIT_HELLO_OR_VERSION_SELECT: (Hello, VersionSelect, Probe),
+        HandshakeState.AWAIT_HELLO: (Hello, Probe),
+        HandshakeState.AWAIT_VERSION_SELECT: (VersionSelect, Probe),
+        HandshakeState.AWAIT_ORIGINATOR_SYN: (OriginatorSyn,),
+        HandshakeState.AWAIT_RESPONDER_SYN_ACK: (ResponderSynAck,),
+        HandshakeState.AWAIT_ORIGINATOR_ACK: (OriginatorAck,),
     }
     everything: list[Greeting] = [
         Hello(SMALLER),
@@ -293,20 +295,22 @@ def test_what_does_not_belong_there_ends_silently(dialled: bool, state: State, w
 
 
 @in_every_state
-def test_drop_conn_is_understood(dialled: bool, state: State, way: list[Greeting]) -> None:
+def test_drop_conn_is_understood(dialled: bool, state: HandshakeState, way: list[Greeting]) -> None:
     [failed] = say(brought(dialled, state, way, PeerTable()), DropConn(SMALLER, 40, "busy"))
     assert failed == Failed(40, "the peer refused the connection: busy")
 
 
 @in_every_state
-def test_redundant_without_another_connection_is_a_failure(dialled: bool, state: State, way: list[Greeting]) -> None:
+def test_redundant_without_another_connection_is_a_failure(
+    dialled: bool, state: HandshakeState, way: list[Greeting]
+) -> None:
     for sender in (SMALLER, GREATER):
         [failed] = say(brought(dialled, state, way, PeerTable()), DropConn(sender, 39, "redundant connection"))
         assert isinstance(failed, Failed)
 
 
 @in_every_state
-def test_silence_ends_at_the_time_limit(dialled: bool, state: State, way: list[Greeting]) -> None:
+def test_silence_ends_at_the_time_limit(dialled: bool, state: HandshakeState, way: list[Greeting]) -> None:
     peers = PeerTable()
     shaking = brought(dialled, state, way, peers)
     assert shaking.due() == HANDSHAKE_TIMEOUT_S
@@ -318,7 +322,7 @@ def test_silence_ends_at_the_time_limit(dialled: bool, state: State, way: list[G
 
 
 @in_every_state
-def test_a_closed_connection_fails_with_its_reason(dialled: bool, state: State, way: list[Greeting]) -> None:
+def test_a_closed_connection_fails_with_its_reason(dialled: bool, state: HandshakeState, way: list[Greeting]) -> None:
     peers = PeerTable()
     assert brought(dialled, state, way, peers).end("reset") == [Failed(Code.DISCONNECTED, "reset")]
     assert peers.status(SMALLER) is peers.status(GREATER) is PeerStatus.UNKNOWN
@@ -326,7 +330,7 @@ def test_a_closed_connection_fails_with_its_reason(dialled: bool, state: State, 
 
 @in_every_state
 @given(body=st.binary(min_size=1, max_size=60) | st.builds(bytes.__add__, st.just(b"\x06ZEEK"), st.binary()))
-def test_garbage_never_raises(dialled: bool, state: State, way: list[Greeting], body: bytes) -> None:
+def test_garbage_never_raises(dialled: bool, state: HandshakeState, way: list[Greeting], body: bytes) -> None:
     brought(dialled, state, way, PeerTable()).take(body)
 
 
@@ -356,7 +360,7 @@ def test_a_peer_that_chooses_the_highest_version_of_both_peers_with_us(offers: t
     assert isinstance(hello, Hello)
     chosen = min(hello.version_max, offers[1])
     say(shaking, VersionSelect(SMALLER, chosen), OriginatorSyn(()), OriginatorAck())
-    assert shaking.state is State.ESTABLISHED
+    assert shaking.state is HandshakeState.ESTABLISHED
 
 
 @pytest.mark.parametrize("sender", [MIDDLE, NOBODY])
@@ -392,9 +396,9 @@ def test_the_originator_lets_a_second_connection_wait_until_the_first_stands() -
     first, second = handshake(True, peers, 1), handshake(False, peers, 2)
     say(first, Hello(GREATER))
     assert say(second, Hello(GREATER)) == []
-    assert second.state is State.PAUSED
+    assert second.state is HandshakeState.PAUSED
     steps = say(first, ResponderSynAck(()))
-    assert steps[1:] == [Established(GREATER, (), Role.ORIGINATOR, 2), Wake((2,))]
+    assert steps[1:] == [Established(GREATER, (), HandshakeRole.ORIGINATOR, 2), Wake((2,))]
     drop = DropConn(MIDDLE, 39, "redundant connection")
     assert second.wake() == [SendFrame(pack_greeting(drop)), Redundant(GREATER)]
 
@@ -422,7 +426,7 @@ def test_a_paused_connection_that_ends_is_not_woken() -> None:
 
 def test_a_connected_peer_makes_a_new_connection_redundant_at_once() -> None:
     peers = PeerTable()
-    assert peers.claim(9, GREATER, Role.ORIGINATOR) is Claim.PROCEED
+    assert peers.claim(9, GREATER, HandshakeRole.ORIGINATOR) is PeerClaim.PROCEED
     peers.settle(9, GREATER)
     drop = DropConn(MIDDLE, 39, "redundant connection")
     assert say(handshake(True, peers), Hello(GREATER)) == [SendFrame(pack_greeting(drop)), Redundant(GREATER)]
@@ -431,7 +435,7 @@ def test_a_connected_peer_makes_a_new_connection_redundant_at_once() -> None:
 
 def test_the_responder_refuses_a_second_connection() -> None:
     peers = PeerTable()
-    assert peers.claim(9, SMALLER, Role.RESPONDER) is Claim.PROCEED
+    assert peers.claim(9, SMALLER, HandshakeRole.RESPONDER) is PeerClaim.PROCEED
     drop = DropConn(MIDDLE, 40, "detected redundant connection at the responder")
     steps = say(handshake(True, peers), VersionSelect(SMALLER))
     assert steps == [SendFrame(pack_greeting(drop)), Failed(40, drop.reason)]
@@ -440,7 +444,7 @@ def test_the_responder_refuses_a_second_connection() -> None:
 
 def test_a_lost_peer_is_met_again() -> None:
     peers = PeerTable()
-    peers.claim(9, SMALLER, Role.RESPONDER)
+    peers.claim(9, SMALLER, HandshakeRole.RESPONDER)
     peers.settle(9, SMALLER)
     peers.release(9, SMALLER)
     assert say(handshake(True, peers), VersionSelect(SMALLER)) == []

@@ -9,7 +9,7 @@ import pytest
 from chappe.defaults import CLAIM_S, LOST_AFTER, PROBE_BYTES, PROBES_MAX
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.congestion import Congestion
-from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.handshake import PeerHandshake
 from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
 from chappe.mesh.links.link import Link
 from chappe.mesh.links.peers import PeerTable
@@ -35,7 +35,7 @@ def heartbeats() -> Heartbeats:
 
 @pytest.fixture
 def link(heartbeats: Heartbeats) -> Link:
-    unused = Handshake(1, OWN, True, (), PeerTable(), 0.0)
+    unused = PeerHandshake(1, OWN, True, (), PeerTable(), 0.0)
     made = Link(1, ("127.0.0.1", 1), None, unused, Outbox(messages_max=100_000), 0.0)
     made.peer_id = PEER
     made.chappe = True

@@ -11,7 +11,7 @@ from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
 from chappe.errors import ProtocolError
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.flows import FLOW_LOSS, KIND_AT, PREFIX, pack_publication, parse_publication
-from chappe.mesh.forwarding.losses import Loss, Losses, Why
+from chappe.mesh.forwarding.losses import Loss, Losses, LossReason
 from chappe.mesh.messages import DATA, LOSS, NOBODY, RESERVED_TOPIC, pack_message
 
 PLACE, PEER, ORIGIN = b"l" * 16, b"p" * 16, b"o" * 16
@@ -20,8 +20,8 @@ MISSING = frozenset((PEER,))
 
 
 @pytest.mark.parametrize("topic", [b"", b"/topic", b"x" * 255])
-@pytest.mark.parametrize("why", Why)
-def test_a_loss_travels_as_it_is(why: Why, topic: bytes) -> None:
+@pytest.mark.parametrize("why", LossReason)
+def test_a_loss_travels_as_it_is(why: LossReason, topic: bytes) -> None:
     loss = Loss(PEER, ORIGIN, 2**64 - 1, why, topic)
     body = pack_publication(PLACE, 7, 3, LOSS, ORIGIN, RESERVED_TOPIC, loss.pack())[PREFIX:]
     message = parse_publication(body, PEER)
@@ -38,7 +38,7 @@ def test_a_loss_that_is_cut_off_or_too_long_is_refused(size: int) -> None:
 
 
 def test_a_loss_for_an_unknown_reason_is_refused() -> None:
-    for why in (len(Why), 255):
+    for why in (len(LossReason), 255):
         with pytest.raises(ProtocolError):
             Loss.parse(bytes(40) + bytes((why,)))
 
@@ -54,41 +54,41 @@ def test_other_bytes_are_a_loss_or_refused(payload: bytes) -> None:
 def test_losses_are_told_once_a_second_and_added_up() -> None:
     losses = Losses(b"\x01" * 16)
     for origin in (ORIGIN, NOBODY, ORIGIN):
-        losses.add(PEER, origin, TOPIC, Why.FULL, MISSING)
+        losses.add(PEER, origin, TOPIC, LossReason.FULL, MISSING)
     found, _ = losses.take(0.0)
     assert found == [
-        (Loss(PEER, ORIGIN, 2, Why.FULL, TOPIC), MISSING),
-        (Loss(PEER, NOBODY, 1, Why.FULL, TOPIC), MISSING),
+        (Loss(PEER, ORIGIN, 2, LossReason.FULL, TOPIC), MISSING),
+        (Loss(PEER, NOBODY, 1, LossReason.FULL, TOPIC), MISSING),
     ]
     for _ in range(3):
-        losses.add(PEER, ORIGIN, TOPIC, Why.NO_WAY, MISSING)
-        losses.heard(PLACE, Loss(PEER, ORIGIN, 4, Why.FULL, b"/heard"))
+        losses.add(PEER, ORIGIN, TOPIC, LossReason.NO_WAY, MISSING)
+        losses.heard(PLACE, Loss(PEER, ORIGIN, 4, LossReason.FULL, b"/heard"))
     assert losses.take(DROPS_REPORT_S - 0.1) == ([], [])
     found, reports = losses.take(losses.due)
-    assert found == [(Loss(PEER, ORIGIN, 3, Why.NO_WAY, TOPIC), MISSING)]
+    assert found == [(Loss(PEER, ORIGIN, 3, LossReason.NO_WAY, TOPIC), MISSING)]
     assert [each.event for each in reports] == [  # type: ignore[union-attr]
-        LostElsewhere(PLACE, PEER, ORIGIN, 12, Why.FULL.text, b"/heard")
+        LostElsewhere(PLACE, PEER, ORIGIN, 12, LossReason.FULL.text, b"/heard")
     ]
     assert losses.take(losses.due) == ([], [])
 
 
 def test_losses_are_told_apart_by_topic_and_reason_and_name_all_who_miss_them() -> None:
     losses = Losses(b"\x01" * 16)
-    losses.add(PEER, ORIGIN, b"/1", Why.FULL, frozenset((b"r1",)))
-    losses.add(PEER, ORIGIN, b"/2", Why.FULL, frozenset((b"r1",)))
-    losses.add(PEER, ORIGIN, b"/2", Why.NO_WAY, frozenset((b"r1",)))
-    losses.add(PEER, ORIGIN, b"/1", Why.FULL, frozenset((b"r2", b"r3")))
+    losses.add(PEER, ORIGIN, b"/1", LossReason.FULL, frozenset((b"r1",)))
+    losses.add(PEER, ORIGIN, b"/2", LossReason.FULL, frozenset((b"r1",)))
+    losses.add(PEER, ORIGIN, b"/2", LossReason.NO_WAY, frozenset((b"r1",)))
+    losses.add(PEER, ORIGIN, b"/1", LossReason.FULL, frozenset((b"r2", b"r3")))
     assert losses.take(0.0)[0] == [
-        (Loss(PEER, ORIGIN, 2, Why.FULL, b"/1"), frozenset((b"r1", b"r2", b"r3"))),
-        (Loss(PEER, ORIGIN, 1, Why.FULL, b"/2"), frozenset((b"r1",))),
-        (Loss(PEER, ORIGIN, 1, Why.NO_WAY, b"/2"), frozenset((b"r1",))),
+        (Loss(PEER, ORIGIN, 2, LossReason.FULL, b"/1"), frozenset((b"r1", b"r2", b"r3"))),
+        (Loss(PEER, ORIGIN, 1, LossReason.FULL, b"/2"), frozenset((b"r1",))),
+        (Loss(PEER, ORIGIN, 1, LossReason.NO_WAY, b"/2"), frozenset((b"r1",))),
     ]
 
 
 def test_of_a_long_topic_the_beginning_is_told() -> None:
     losses = Losses(b"\x01" * 16)
     for number in range(2):
-        losses.add(PEER, ORIGIN, b"x" * 255 + b"%d" % number, Why.FULL, MISSING)
+        losses.add(PEER, ORIGIN, b"x" * 255 + b"%d" % number, LossReason.FULL, MISSING)
     [(loss, _)] = losses.take(0.0)[0]
     assert (loss.topic, loss.count) == (b"x" * 255, 2)
     assert Loss.parse(loss.pack()) == loss
@@ -106,13 +106,13 @@ def test_any_number_of_origins_peers_topics_and_places_takes_bounded_memory() ->
     losses = Losses(b"\x01" * 16)
     for number in range(1, LOSSES_MAX + 11):
         each = number.to_bytes(16, "big")
-        losses.add(PEER, ORIGIN if number % 2 else each, each, Why.FULL, frozenset((each,)))
+        losses.add(PEER, ORIGIN if number % 2 else each, each, LossReason.FULL, frozenset((each,)))
         losses.owe(each, 1)
-        losses.heard(each, Loss(PEER, each, 1, Why.FULL))
+        losses.heard(each, Loss(PEER, each, 1, LossReason.FULL))
     found, reports = losses.take(0.0)
     assert sum([each.count for each, _ in found]) == LOSSES_MAX + 10
     last = frozenset([number.to_bytes(16, "big") for number in range(LOSSES_MAX + 1, LOSSES_MAX + 11)])
-    assert found[-1] == (Loss(PEER, NOBODY, 10, Why.FULL), last)
+    assert found[-1] == (Loss(PEER, NOBODY, 10, LossReason.FULL), last)
     assert len(reports) == LOSSES_MAX
 
 

@@ -7,7 +7,7 @@ import pytest
 from chappe.defaults import CLAIMS_MAX, PASS_ON_WAIT_S
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.congestion import Congestion
-from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.handshake import PeerHandshake
 from chappe.mesh.links.link import Link
 from chappe.mesh.links.peers import PeerTable
 
@@ -23,7 +23,7 @@ def claim(endpoint: bytes, number: int) -> bytes:
 
 
 def link(conn: int) -> Link:
-    unused = Handshake(1, b"o" * 16, True, (), PeerTable(), 0.0)
+    unused = PeerHandshake(1, b"o" * 16, True, (), PeerTable(), 0.0)
     return Link(conn, ("127.0.0.1", 1), None, unused, Outbox(), 0.0)
 
 

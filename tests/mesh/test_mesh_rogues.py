@@ -42,7 +42,7 @@ from chappe.mesh.flows import (
 )
 from chappe.mesh.forwarding import boxes, kept, told
 from chappe.mesh.forwarding.branches import CHILD_BYTES
-from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.forwarding.losses import Loss, LossReason
 from chappe.mesh.messages import (
     CONFIRM,
     DATA,
@@ -520,7 +520,7 @@ def test_reports_of_losses_cut_off_nobody_who_gets_them(rig: Rig, control_frames
     rogue, slow = Peer(rig, SMALLER), Peer(rig, GREATER)
     beside(rig, rogue, slow)
     rogue.send(rogue.tree(7, below=(GREATER,)))
-    loss = Loss(rogue.id, rogue.id, 1, Why.FULL).pack()
+    loss = Loss(rogue.id, rogue.id, 1, LossReason.FULL).pack()
     for number in range(1, 2 * control_frames_max):
         rogue.send(pack_publication(rogue.id, number, 7, LOSS, NOBODY, RESERVED_TOPIC, loss)[4:])
     assert slow.conn not in rig.closed
@@ -735,7 +735,7 @@ def test_nobody_goes_on_above_numbers_that_others_would_refuse(rig: Rig) -> None
     def number(told: int) -> int:
         nonlocal published
         published += 1
-        loss = Loss(NOBODY, VICTIM, told, Why.LATE).pack()
+        loss = Loss(NOBODY, VICTIM, told, LossReason.LATE).pack()
         rogue.send(pack_publication(SMALLER, published, 1, LOSS, VICTIM, RESERVED_TOPIC, loss)[4:])
         rig.do(rig.core.publish(b"/b", b"", now=rig.now))
         return [each for each in friend.messages() if each.kind == DATA][-1].sequence

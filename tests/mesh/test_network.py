@@ -12,7 +12,7 @@ import pytest
 from chappe.data.logical import LamportTimestamp, VectorTimestamp
 from chappe.defaults import ENDPOINTS_MAX, NETWORK_LINKS_MAX
 from chappe.mesh.filters import Filter
-from chappe.mesh.link_states import Known, Verdict
+from chappe.mesh.link_states import KnownEndpoint, Verdict
 from chappe.mesh.messages import LinkState, Neighbour, pack_link_state
 from chappe.mesh.network import Facts, Network, NetworkEndpoint
 from chappe.mesh.topology import Topology
@@ -234,7 +234,7 @@ def test_who_names_itself_has_no_link_to_itself() -> None:
 
 def test_the_nearest_endpoints_stay_if_there_are_too_many_and_the_others_are_counted() -> None:
     crowd = tuple(Neighbour(number.to_bytes(16)) for number in range(1, ENDPOINTS_MAX + 1))
-    known = Known(LinkState(A, 1, True, (), crowd), b"")
+    known = KnownEndpoint(LinkState(A, 1, True, (), crowd), b"")
     facts = Facts(OWN, True, (), {A: ()}, {}, {A: known}, {A: (1, A)})
     network = Network.of(facts)
 
@@ -248,7 +248,7 @@ def test_the_nearest_endpoints_stay_if_there_are_too_many_and_the_others_are_cou
 def test_links_beyond_the_bound_are_counted() -> None:
     crowd = tuple(Neighbour(number.to_bytes(16)) for number in range(1, 9_001))
     each_of = [bytes([200, number]) + bytes(14) for number in range(30)]
-    known = {each: Known(LinkState(each, 1, True, (), crowd), b"") for each in each_of}
+    known = {each: KnownEndpoint(LinkState(each, 1, True, (), crowd), b"") for each in each_of}
     facts = Facts(OWN, True, (), dict.fromkeys(each_of, ()), {}, known, {each: (1, each) for each in each_of})
     network = Network.of(facts)
 

@@ -38,7 +38,7 @@ from chappe.mesh.flows import (
     pack_tree,
     with_time,
 )
-from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.forwarding.losses import Loss, LossReason
 from chappe.mesh.links.dialling import ONCE, Retry
 from chappe.mesh.links.greetings import (
     DropConn,
@@ -190,7 +190,7 @@ class World:
     def loss(self) -> bytes:
         """A report of a loss."""
         rng = self.rng
-        return Loss(rng.choice(IDS), rng.choice(IDS), rng.choice(NUMBERS), rng.choice(list(Why))).pack()
+        return Loss(rng.choice(IDS), rng.choice(IDS), rng.choice(NUMBERS), rng.choice(list(LossReason))).pack()
 
     def plain(self, sender: bytes) -> bytes:
         """A message without origin, of any kind."""

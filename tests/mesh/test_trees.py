@@ -42,7 +42,7 @@ from chappe.mesh.flows import (
     parse_tree,
 )
 from chappe.mesh.forwarding import kept, published, version2
-from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.forwarding.losses import Loss, LossReason
 from chappe.mesh.forwarding.routes import Route
 from chappe.mesh.messages import CONFIRM, DATA, FORGET, LOSS, NOBODY, TREE, parse_message
 from chappe.mesh.policy import Policy
@@ -632,7 +632,7 @@ def test_where_no_way_leads_the_origin_is_told_with_topic_and_count() -> None:
     net.pass_time(DROPS_REPORT_S)
     assert net[3].payloads == [b"1"]
     losses = [(each.place, each.origin, each.topic, each.reason) for each in net[0].told()]
-    assert set(losses) == {(net[1].id, net[0].id, TOPIC, Why.NO_WAY.text)}
+    assert set(losses) == {(net[1].id, net[0].id, TOPIC, LossReason.NO_WAY.text)}
     assert sum([each.count for each in net[0].told()]) == 4
     assert net.is_idle()
     net.check()
@@ -670,7 +670,7 @@ def test_a_message_is_sent_another_way_only_so_often(monkeypatch: pytest.MonkeyP
     assert net[4].payloads == []
     net.held.clear()
     net.settle()
-    assert [(each.count, each.topic, each.reason) for each in net[5].told()] == [(1, TOPIC, Why.NO_WAY.text)]
+    assert [(each.count, each.topic, each.reason) for each in net[5].told()] == [(1, TOPIC, LossReason.NO_WAY.text)]
     assert net.is_idle()
 
 
@@ -756,7 +756,7 @@ def test_what_a_box_drops_is_not_waited_for(policy: Policy) -> None:
     net.pass_time(DROPS_REPORT_S)
     assert net[2].payloads == (texts(6, 9) if policy is Policy.DROP_OLDEST else texts(1, 4))
     assert sum([each.count for each in net[0].told()]) == 5
-    assert {(each.topic, each.reason) for each in net[0].told()} == {(TOPIC, Why.FULL.text)}
+    assert {(each.topic, each.reason) for each in net[0].told()} == {(TOPIC, LossReason.FULL.text)}
     assert net.is_idle()
     net.check()
 
@@ -914,7 +914,9 @@ def test_of_what_nobody_may_bring_its_origin_is_told(rig: Rig, count: int) -> No
     rig.pass_time(1.0)
     assert rig.core.dropped == count
     told = [Loss.parse(each.payload) for each in victim.messages() if each.kind == LOSS]
-    assert {(each.towards, each.origin, each.why, each.topic) for each in told} == {(VICTIM, GREATER, Why.EARLY, b"/a")}
+    assert {(each.towards, each.origin, each.why, each.topic) for each in told} == {
+        (VICTIM, GREATER, LossReason.EARLY, b"/a")
+    }
     assert sum(each.count for each in told) == count
 
 
@@ -1231,7 +1233,7 @@ def test_where_no_way_leads_all_messages_of_a_batch_are_told() -> None:
     net.cut(1, 2)
     net.settle()
     assert sum([each.count for each in net[0].told()]) == 30
-    assert {(each.topic, each.reason) for each in net[0].told()} == {(TOPIC, Why.NO_WAY.text)}
+    assert {(each.topic, each.reason) for each in net[0].told()} == {(TOPIC, LossReason.NO_WAY.text)}
     [lost] = [each for each in net[1].events if isinstance(each, PeerLost)]
     assert (lost.lost, lost.unconfirmed) == (30, 0)
     assert net.is_idle()

@@ -11,7 +11,7 @@ from tests.mesh.rogue_rig import SUBSCRIBER
 from chappe.defaults import CONFIRM_S, DROPS_REPORT_S
 from chappe.mesh.flows import DETOUR, FLOW_DATA, pack_publication, parse_head, parse_publication
 from chappe.mesh.forwarding import published
-from chappe.mesh.forwarding.losses import Why
+from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.messages import DATA, NOBODY, TREE
 from chappe.mesh.policy import Policy
 
@@ -299,7 +299,7 @@ def test_what_one_way_drops_arrives_in_the_other_and_is_told_as_that() -> None:
     net.held.clear()
     net.settle()
     for node in (net[0], net[5]):
-        assert {(each.place, each.reason) for each in node.told()} == {(net[1].id, Why.FULL_ON_ONE.text)}
+        assert {(each.place, each.reason) for each in node.told()} == {(net[1].id, LossReason.FULL_ON_ONE.text)}
         assert sum([each.count for each in node.told()]) == 5
     assert "on one of two ways" in str(net[0].told()[0])
     assert net[5].payloads == texts(1, 9)
@@ -318,11 +318,11 @@ def test_who_has_one_way_alone_is_told_that_it_misses_something() -> None:
         assert child.receivers - child.twice == once
         assert child.twice == {net[4].id}
         frame = pack_publication(net[0].id, 10**6, branch.label, DATA, NOBODY, TOPIC, b"x")
-        net[0].trees.dropped(net[0].link(net[1]), frame, Why.FULL)
+        net[0].trees.dropped(net[0].link(net[1]), frame, LossReason.FULL)
     for _ in range(2):
         net.pass_time(DROPS_REPORT_S)
-    assert [each.reason for each in net[1].told()] == [Why.FULL.text]
-    assert {(each.reason, each.count) for each in net[4].told()} == {(Why.FULL_ON_ONE.text, 2)}
+    assert [each.reason for each in net[1].told()] == [LossReason.FULL.text]
+    assert {(each.reason, each.count) for each in net[4].told()} == {(LossReason.FULL_ON_ONE.text, 2)}
 
 
 def test_when_no_way_is_left_each_of_both_tells_so() -> None:
@@ -341,7 +341,7 @@ def test_when_no_way_is_left_each_of_both_tells_so() -> None:
         net.pass_time(DROPS_REPORT_S)
     told = [(each.place, each.reason, each.count) for each in net[0].told()]
     assert sum([count for _, _, count in told]) == 6
-    assert {reason for _, reason, _ in told} == {Why.NO_WAY_ON_ONE.text}
+    assert {reason for _, reason, _ in told} == {LossReason.NO_WAY_ON_ONE.text}
     assert_idle(net, 5)
 
 
@@ -353,7 +353,7 @@ def test_at_the_origin_too() -> None:
     net.pump()
     net.kill(1)
     net[0].pass_time(DROPS_REPORT_S)
-    assert [(each.reason, each.count) for each in net[0].told()] == [(Why.NO_WAY.text, 1)]
+    assert [(each.reason, each.count) for each in net[0].told()] == [(LossReason.NO_WAY.text, 1)]
     net = Net(4, DIAMOND, paths=2)
     net.want(3)
     net.held = {(0, 1), (0, 2)}
@@ -362,7 +362,7 @@ def test_at_the_origin_too() -> None:
     net.cut(0, 1)
     net.cut(0, 2)
     net[0].pass_time(DROPS_REPORT_S)
-    assert {each.reason for each in net[0].told()} == {Why.NO_WAY_ON_ONE.text}  # one copy was on a detour
+    assert {each.reason for each in net[0].told()} == {LossReason.NO_WAY_ON_ONE.text}  # one copy was on a detour
 
 
 def test_what_goes_in_two_ways_is_what_was_published() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from chappe.mesh.link_states import Known
+from chappe.mesh.link_states import KnownEndpoint
 from chappe.mesh.messages import LinkState, Neighbour
 from chappe.mesh.ways import Tree, Ways
 
@@ -26,7 +26,7 @@ def ways_of(count: int, links: Links, leaves: Collection[int] = ()) -> Ways:
         beside = sorted({one + two - number for one, two in links if number in (one, two)})
         neighbours = tuple([Neighbour(endpoint(each)) for each in beside])
         state = LinkState(endpoint(number), 1, number not in leaves, (), neighbours)
-        known[endpoint(number)] = Known(state, b"")
+        known[endpoint(number)] = KnownEndpoint(state, b"")
     return Ways(endpoint(0), [endpoint(one + two) for one, two in links if 0 in (one, two)], known, {})
 
 
@@ -201,10 +201,10 @@ def test_the_effort_grows_in_proportion_to_the_network() -> None:
     found = []
     for count in (100, 400):
         ids = [Counted(endpoint(number)) for number in range(count)]
-        known: dict[bytes, Known] = {}
+        known: dict[bytes, KnownEndpoint] = {}
         for number in range(1, count):
             neighbours = tuple([Neighbour(each) for each in ids[number - 1 : number + 2 : 2]])
-            known[ids[number]] = Known(LinkState(ids[number], 1, True, (), neighbours), b"")
+            known[ids[number]] = KnownEndpoint(LinkState(ids[number], 1, True, (), neighbours), b"")
         before = Counted.hashed
         assert Ways(ids[0], [ids[1]], known, {}).distances[ids[-1]] == (count - 1, ids[1])
         found.append(Counted.hashed - before)

@@ -1266,7 +1266,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "no-way-and-nobody-told",
         "mesh",
         "mesh/forwarding/published.py",
-        "            self._lose(child, body, wanted - there, Why.NO_WAY)",
+        "            self._lose(child, body, wanted - there, LossReason.NO_WAY)",
         "            pass",
         "losses are told",
     ),
@@ -1775,15 +1775,15 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh",
         "mesh/links/peers.py",
         (
-            "        if entry.status is not PeerStatus.CONNECTING or role is Role.RESPONDER:\n"
-            "            return Claim.REDUNDANT"
+            "        if entry.status is not PeerStatus.CONNECTING or role is HandshakeRole.RESPONDER:\n"
+            "            return PeerClaim.REDUNDANT"
         ),
         (
             "        if entry.status is not PeerStatus.CONNECTING:\n"
-            "            return Claim.REDUNDANT\n"
-            "        if role is Role.RESPONDER:\n"
+            "            return PeerClaim.REDUNDANT\n"
+            "        if role is HandshakeRole.RESPONDER:\n"
             "            entry.conn = conn\n"
-            "            return Claim.PROCEED"
+            "            return PeerClaim.PROCEED"
         ),
         "one connection for each pair",
     ),

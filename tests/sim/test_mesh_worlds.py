@@ -19,7 +19,7 @@ from chappe.mesh.events import PeerAdded
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.forwarding.holds import Holds
-from chappe.mesh.forwarding.losses import Losses, Why
+from chappe.mesh.forwarding.losses import Losses, LossReason
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.sim.world import Settings
 
@@ -165,8 +165,8 @@ def test_waiting_for_ever_for_who_has_stopped_is_caught(monkeypatch: pytest.Monk
 def test_dropping_for_a_subscriber_and_telling_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     add = Losses.add
 
-    def silent(self: Losses, towards: bytes, origin: bytes, topic: bytes, why: Why, *rest: Any) -> None:
-        if why is not Why.FULL:
+    def silent(self: Losses, towards: bytes, origin: bytes, topic: bytes, why: LossReason, *rest: Any) -> None:
+        if why is not LossReason.FULL:
             add(self, towards, origin, topic, why, *rest)
 
     monkeypatch.setattr(Losses, "add", silent)

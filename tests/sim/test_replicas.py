@@ -27,13 +27,13 @@ from chappe.kv import commands as cmd
 from chappe.kv.clone import KvClone
 from chappe.kv.engine import Change, Entry
 from chappe.kv.following import Following
-from chappe.kv.group_commit import Done
+from chappe.kv.group_commit import DoneOperation
 from chappe.kv.master import KvMaster
 from chappe.kv.ordering import Executed, Ordering
 from chappe.kv.receiving import Receiving
 from chappe.kv.role import KvRole
 from chappe.kv.taking import Taking
-from chappe.kv.writers import Writer
+from chappe.kv.writers import CloneWriter
 from chappe.sim.world import Settings
 
 CHUNK = 4
@@ -90,10 +90,10 @@ def with_part(core: type[Core], name: str, broken: type) -> type[Core]:
 
 
 class TellsBeforeTheDisk(Ordering):
-    def _finish(self, done: Done, now: float, actions: list[Effect]) -> None:
+    def _finish(self, done: DoneOperation, now: float, actions: list[Effect]) -> None:
         self._release(done, now, actions)
         if self.durable:
-            self.commits.add(Done(done.command, done.changes, (), None))
+            self.commits.add(DoneOperation(done.command, done.changes, (), None))
 
 
 class ForgetsWriters(Taking):
@@ -126,7 +126,7 @@ class SnapshotsWhatIsNotDurable(Ordering):
 class LosesFailures(Ordering):
     """Says that all is well."""
 
-    def _outcome(self, done: Done, error: Any) -> None:
+    def _outcome(self, done: DoneOperation, error: Any) -> None:
         pass
 
 
@@ -141,7 +141,7 @@ class IgnoresFailures(Ordering):
 class RepeatsWrites(Ordering):
     """Does a write twice if it comes twice."""
 
-    def do_for(self, writer: Writer, seq: int, command: Any, *rest: Any) -> None:
+    def do_for(self, writer: CloneWriter, seq: int, command: Any, *rest: Any) -> None:
         super().do_for(writer, seq, command, *rest)
         if seq % 7 == 0:
             super().do_for(writer, seq, command, *rest)

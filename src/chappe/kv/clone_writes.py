@@ -72,7 +72,7 @@ class Pending(Frozen, frozen=True):
     compares: bool = False
 
 
-class State(Frozen, frozen=True):
+class WriteState(Frozen, frozen=True):
     """A confirmation that holds once the master's event ``output`` has come."""
 
     applied: int
@@ -86,7 +86,7 @@ class PendingWrites:
     def __init__(self, store: str) -> None:
         self._store = store
         self._writes: dict[int, Pending] = {}
-        self._states: deque[State] = deque()
+        self._states: deque[WriteState] = deque()
         self.revision_of: Callable[[Value], int | None] = lambda key: None  # of what is shown here
 
     def __len__(self) -> int:
@@ -96,11 +96,11 @@ class PendingWrites:
         """A write was made."""
         self._writes[seq] = write
 
-    def confirm(self, state: State) -> None:
+    def confirm(self, state: WriteState) -> None:
         """The master has confirmed writes; ``settle`` makes it known when it may be."""
         if len(self._states) == _STATES_MAX:
             last = self._states.pop()
-            state = State(state.applied, state.output, last.outcomes | state.outcomes)
+            state = WriteState(state.applied, state.output, last.outcomes | state.outcomes)
         self._states.append(state)
 
     def settle(self, next_event: int | None) -> tuple[int, list[Effect]]:
@@ -311,7 +311,7 @@ class CloneWrites:
         """A master of chappe says how far it is, and what went wrong."""
         if produced := self.channel.take_ack(master, command.applied, now):
             self._apply(produced, actions)
-        self.pending.confirm(State(command.applied, command.output, dict(command.outcomes)))
+        self.pending.confirm(WriteState(command.applied, command.output, dict(command.outcomes)))
 
     def take_ack(self, master: Entity, seq: int, now: float, actions: list[Effect]) -> None:
         """An original says how far it is."""

@@ -277,7 +277,7 @@ class Engine:
         self.version += 1
         self._changes.clear()  # who asks for what is new takes everything
 
-    def replace(self, staged: Staged, *, tell: bool) -> list[Change]:
+    def replace(self, staged: StagedEntries, *, tell: bool) -> list[Change]:
         """Become what was staged, in one step for all who read ``entries``; the changes, if there are few or ``tell``.
 
         What is staged was compared with the entries as they still are.
@@ -333,7 +333,7 @@ class Engine:
             heapq.heapify(self._deadlines)
 
 
-class Staged:
+class StagedEntries:
     """Entries that an engine will have, gathered beside it while it does not change."""
 
     def __init__(self, engine: Engine) -> None:

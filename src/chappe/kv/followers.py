@@ -29,7 +29,7 @@ from chappe.kv import commands as cmd
 from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneAttached, CloneDropped, StoreNearsBound
-from chappe.kv.snapshots import Changes, Snapshots, TooLarge, View, Wholes
+from chappe.kv.snapshots import SnapshotChanges, Snapshots, SnapshotTooLarge, View, Wholes
 from chappe.kv.topics import check_name, clone_topic
 from chappe.kv.writers import Writers
 from chappe.limits import KvLimits
@@ -52,7 +52,7 @@ class Followers:
 
     def __init__(
         self, name: str, entity: Entity, writers: Writers, frozen: Callable[[], list[Entry]],
-        since: Callable[[Entity, int], Changes | None], limits: KvLimits, *, now: float, heartbeat_s: float,
+        since: Callable[[Entity, int], SnapshotChanges | None], limits: KvLimits, *, now: float, heartbeat_s: float,
         base: int,
     ) -> None:  # fmt: skip
         self.has_clones = False  # whether there are clones; asked with every write
@@ -275,7 +275,7 @@ class Followers:
         seq = self.output.seq
         try:
             pairs = self._wholes.open(clone, seq, now)
-        except TooLarge as problem:
+        except SnapshotTooLarge as problem:
             self.output.drop(clone, "")
             self._forget(clone)
             if problem.new:

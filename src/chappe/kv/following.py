@@ -12,7 +12,7 @@ from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_NACK_S, CHANNEL_TICK_S,
 from chappe.errors import BrokenClone, ChappeError, InvalidData, ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
 from chappe.kv.clone_writes import CloneWrites, Uplink
-from chappe.kv.engine import Change, Engine, Staged
+from chappe.kv.engine import Change, Engine, StagedEntries
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import (
     CloneResyncs,
@@ -369,7 +369,7 @@ class Following:
         if not resumes or self._input.closed:
             self._input = new_input(self._limits, now)
         self._heartbeat_s = command.ticks * CHANNEL_TICK_S
-        staged = Staged(self._engine)
+        staged = StagedEntries(self._engine)
         for key, value in pairs:
             staged.add(key, value)
         self._become(master, self._engine.replace(staged, tell=self._notices.wanted), actions)

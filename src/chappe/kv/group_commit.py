@@ -47,7 +47,7 @@ class Undurable(Protocol):
 T = TypeVar("T", bound=Undurable)
 
 
-class Done(Frozen, frozen=True):
+class DoneOperation(Frozen, frozen=True):
     """One operation of a master as it was done: what to tell when it is durable."""
 
     command: Command

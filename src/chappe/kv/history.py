@@ -25,7 +25,7 @@ from chappe.errors import InvalidData
 from chappe.kv.backend import ClearHistory, ForgetHistory, HistoryRow, Operation
 from chappe.kv.engine import Engine, Entry
 from chappe.kv.entity import NOBODY, Entity
-from chappe.kv.group_commit import Done
+from chappe.kv.group_commit import DoneOperation
 from chappe.limits import KvLimits
 
 PastKind = Literal["put", "erase", "expire"]
@@ -119,7 +119,7 @@ class KeyHistory:
             return [self._order[each] for each in serials]
         return [] if entry is None else [HistoryRow(raw, revision, body_of(_PUT, 0, NOBODY, entry.value))]
 
-    def rows(self, dones: Sequence[Done]) -> list[HistoryRow]:
+    def rows(self, dones: Sequence[DoneOperation]) -> list[HistoryRow]:
         """The changes that operations add, in order, without those that would be forgotten at once."""
         found: list[HistoryRow] = []  # the newest first
         places: dict[bytes, list[int]] = {}  # by key: where its rows are in that

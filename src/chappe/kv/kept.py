@@ -10,7 +10,7 @@ from chappe.kv import operations
 from chappe.kv.engine import Change, Engine, Entry, Index, index_of
 
 
-class Kept:
+class DurableContents:
     """A read-only view with the reading methods of ``Engine``.
 
     Args:

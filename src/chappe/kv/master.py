@@ -26,7 +26,7 @@ from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
 from chappe.kv.history import KeyHistory, past_change
-from chappe.kv.kept import Kept
+from chappe.kv.kept import DurableContents
 from chappe.kv.numbers import EventNumbers
 from chappe.kv.ordering import Ordering
 from chappe.kv.recent import Recent
@@ -172,9 +172,9 @@ class KvMaster(KvRole):
         """True if the first ``count`` operations are durable or were refused."""
         return self._ordering.commits.settled >= count
 
-    def kept(self) -> Kept:
+    def kept(self) -> DurableContents:
         """Return a view of the durable contents."""
-        return Kept(self.engine, self._ordering.commits.changes())
+        return DurableContents(self.engine, self._ordering.commits.changes())
 
     def idle(self) -> bool:
         """Whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""

@@ -37,14 +37,14 @@ from chappe.kv.engine import Change, Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
 from chappe.kv.followers import Followers
-from chappe.kv.group_commit import Committing, Done
+from chappe.kv.group_commit import Committing, DoneOperation
 from chappe.kv.history import KeyHistory
 from chappe.kv.numbers import EventNumbers
 from chappe.kv.recent import Recent
 from chappe.kv.role import Notices
 from chappe.kv.sizes import CONTAINERS, entry_fits
-from chappe.kv.snapshots import Changes
-from chappe.kv.writers import NS, Writer, Writers
+from chappe.kv.snapshots import SnapshotChanges
+from chappe.kv.writers import NS, CloneWriter, Writers
 from chappe.limits import KvLimits
 
 # Changes, what is told to the clones, and the result: None, or whether a put_unique inserted.
@@ -75,7 +75,7 @@ class Ordering:
         self._name = name
         self._entity = entity
         self._engine = engine
-        self.commits: Committing[Done] = Committing(limits)
+        self.commits: Committing[DoneOperation] = Committing(limits)
         self._writers = writers
         self._followers = followers
         self._recent = recent
@@ -91,7 +91,7 @@ class Ordering:
         """All entries that are durable, as they are now and stay."""
         return self._engine.frozen(self.commits.changes())
 
-    def since(self, master: Entity, event: int) -> Changes | None:
+    def since(self, master: Entity, event: int) -> SnapshotChanges | None:
         """What is durable, and may differ from what ``master`` had behind its ``event``, if that is known."""
         found = None if self._recent is None else self._recent.since(master, event)
         if found is None:
@@ -107,7 +107,7 @@ class Ordering:
                 gone.append(Entry(key, None, None, 0))
             else:
                 entries.append(entry)
-        return Changes(found[0], [*entries, *gone], len(gone))
+        return SnapshotChanges(found[0], [*entries, *gone], len(gone))
 
     @property
     def next_position(self) -> int:
@@ -131,7 +131,9 @@ class Ordering:
         self._expired(expired, now, actions)
         revision = self._planned + 1
         self._finish(
-            Done(command, changes, broadcast, result, ticket, None, 0, revision, self._clock.wall_ns()), now, actions
+            DoneOperation(command, changes, broadcast, result, ticket, None, 0, revision, self._clock.wall_ns()),
+            now,
+            actions,
         )
         self.start_commit(actions)
         return actions
@@ -149,7 +151,7 @@ class Ordering:
         self._followers.output.pass_over(1)
         return actions
 
-    def do_for(self, writer: Writer, seq: int, command: cmd.Action, now: float, actions: list[Effect]) -> None:
+    def do_for(self, writer: CloneWriter, seq: int, command: cmd.Action, now: float, actions: list[Effect]) -> None:
         """The write ``seq`` of a clone; if it cannot be done, that is what the clone will be told."""
         self.expire(now, actions)
         revision = self._planned + 1
@@ -159,13 +161,15 @@ class Ordering:
             if not _fits(command):
                 raise InvalidOperation(_TOO_LARGE)
             changes, broadcast, result = self._execute(command)
-            done = Done(command, changes, broadcast, result, None, writer.entity, seq, revision, self._clock.wall_ns())
+            done = DoneOperation(
+                command, changes, broadcast, result, None, writer.entity, seq, revision, self._clock.wall_ns()
+            )
             self._outcome(done, None)
         except StoreError as problem:
             told: tuple[cmd.Action, ...] = ()
             if isinstance(command, cmd.PutUnique) and command.who != NOBODY:
                 told = (cmd.PutUniqueResult(False, command.who, command.request, self._entity),)
-            done = Done(command, (), told, problem, None, writer.entity, seq)
+            done = DoneOperation(command, (), told, problem, None, writer.entity, seq)
             self._outcome(done, problem)
         self._finish(done, now, actions)
 
@@ -219,7 +223,9 @@ class Ordering:
         failure = BackendFailure(f"the write is not done: {error}")
         for done in undone:
             self._outcome(done, failure)
-            self._release(Done(done.command, (), (), failure, done.ticket, done.writer, done.seq), now, actions)
+            self._release(
+                DoneOperation(done.command, (), (), failure, done.ticket, done.writer, done.seq), now, actions
+            )
         self.catch_up()
 
     def drop_waiting(self) -> list[Effect]:
@@ -239,7 +245,7 @@ class Ordering:
                     self._writers.apply(done.writer, done.seq)
         return actions
 
-    def _unknown(self, dones: list[Done]) -> list[Effect]:
+    def _unknown(self, dones: list[DoneOperation]) -> list[Effect]:
         lost = "another master took over before the write was confirmed; read the key to see whether it was done"
         return [Resolve(done.ticket, WriteUnknown(lost)) for done in dones if done.ticket is not None]
 
@@ -318,7 +324,9 @@ class Ordering:
             command = cmd.Expire(change.key, self._entity)
             revision = self._planned + 1
             self._finish(
-                Done(command, (change,), (command,), None, None, None, 0, revision, self._clock.wall_ns()), now, actions
+                DoneOperation(command, (change,), (command,), None, None, None, 0, revision, self._clock.wall_ns()),
+                now,
+                actions,
             )
 
     def _for_history(self) -> list[Operation]:
@@ -327,7 +335,7 @@ class Ordering:
         self._adding = self._history.rows(self.commits.under_way) if self._history.size else []
         return [*self._leaving, *self._adding]
 
-    def _finish(self, done: Done, now: float, actions: list[Effect]) -> None:
+    def _finish(self, done: DoneOperation, now: float, actions: list[Effect]) -> None:
         """An operation was done in memory; with a backend it is told later.
 
         What it set has the number of the event that tells it, the operation's first. If a commit fails, all that
@@ -346,7 +354,7 @@ class Ordering:
             self._history.add(self._history.rows((done,)))
         self._release(done, now, actions)
 
-    def _release(self, done: Done, now: float, actions: list[Effect]) -> None:
+    def _release(self, done: DoneOperation, now: float, actions: list[Effect]) -> None:
         if self.notices.wanted:
             for change in done.changes:
                 expiry_ns = getattr(done.command, "expiry_ns", None)
@@ -359,7 +367,7 @@ class Ordering:
         if done.writer is not None:
             self._writers.apply(done.writer, done.seq)
 
-    def _outcome(self, done: Done, error: StoreError | None) -> None:
+    def _outcome(self, done: DoneOperation, error: StoreError | None) -> None:
         if done.writer is None or not done.writer.is_chappe:
             return
         writer = self._writers.known.get(done.writer)

@@ -22,7 +22,7 @@ from chappe.kv.history import PastChange, no_history, of_an_original, past_chang
 _PAUSE_MAX_S: Final = 5.0  # between two questions for the same part
 
 
-class _Asking:
+class _PastQuestion:
     """One question."""
 
     __slots__ = ("again_at", "below", "found", "key", "number", "pause_s", "ticket", "until")
@@ -44,7 +44,7 @@ class PastQuestions:
     def __init__(self, name: str, uplink: Uplink) -> None:
         self._name = name
         self._uplink = uplink
-        self._asking: dict[int, _Asking] = {}  # by ticket
+        self._asking: dict[int, _PastQuestion] = {}  # by ticket
         self._number = 0
 
     def __bool__(self) -> bool:
@@ -54,7 +54,7 @@ class PastQuestions:
         """Somebody wants to know; raises BufferFull."""
         if len(self._asking) >= STORE_HISTORY_ASKS_MAX:
             raise BufferFull(f"{STORE_HISTORY_ASKS_MAX:,} questions for the history of keys wait: ask again later")
-        self._asking[ticket] = _Asking(ticket, key, until)
+        self._asking[ticket] = _PastQuestion(ticket, key, until)
 
     def ask(self, master: Entity, now: float, actions: list[Effect]) -> None:
         """Ask, or ask again, what is not answered."""
@@ -104,13 +104,13 @@ class PastQuestions:
         """When ``tick`` is due, or ``ask`` where a master is followed."""
         return min([min(each.until, each.again_at) if connected else each.until for each in self._asking.values()])
 
-    def _send(self, asking: _Asking, master: Entity, now: float, actions: list[Effect]) -> None:
+    def _send(self, asking: _PastQuestion, master: Entity, now: float, actions: list[Effect]) -> None:
         if not asking.number:
             self._number += 1
             asking.number = self._number
         asking.again_at = now + asking.pause_s
         self._uplink.send(cmd.HistoryAsked(asking.number, asking.key, asking.below), master, actions)
 
-    def _end(self, asking: _Asking, outcome: object, actions: list[Effect]) -> None:
+    def _end(self, asking: _PastQuestion, outcome: object, actions: list[Effect]) -> None:
         del self._asking[asking.ticket]
         actions.append(Resolve(asking.ticket, outcome))

@@ -23,7 +23,7 @@ from chappe.defaults import (
 from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
 from chappe.kv.clone_writes import Uplink
-from chappe.kv.engine import Change, Engine, Staged
+from chappe.kv.engine import Change, Engine, StagedEntries
 from chappe.kv.entity import Entity
 from chappe.kv.role import new_input
 from chappe.limits import KvLimits
@@ -50,7 +50,7 @@ class Receiving:
         self.master = master
         self.offer = offer
         self._engine = engine
-        self._staged = Staged(engine)  # of all that there is
+        self._staged = StagedEntries(engine)  # of all that there is
         self._changed: list[cmd.Row] = []  # of what has changed since a state that is here
         self.events: list[tuple[int, cmd.Event]] = []  # with their numbers, behind the snapshot, in order
         self.input = new_input(limits, now, CHANNEL_CALM_S)

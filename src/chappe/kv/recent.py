@@ -22,7 +22,7 @@ from chappe.kv.entity import Entity
 from chappe.limits import KvLimits
 
 
-class _State(NamedTuple):
+class _RecentState(NamedTuple):
     """What ``master`` had behind its ``event``, and which keys may differ from the state before."""
 
     master: Entity
@@ -35,7 +35,7 @@ class Recent:
 
     def __init__(self, limits: KvLimits) -> None:
         self._limits = limits
-        self._states: deque[_State] = deque()  # nothing is known of what was before the first: it has no keys
+        self._states: deque[_RecentState] = deque()  # nothing is known of what was before the first: it has no keys
         self._before = 0  # states that were forgotten
         self._keys = 0
         self._bytes = 0
@@ -45,11 +45,11 @@ class Recent:
         self._before += len(self._states)
         self._states.clear()
         self._keys = self._bytes = 0
-        self._states.append(_State(master, event, ()))
+        self._states.append(_RecentState(master, event, ()))
 
     def name(self, master: Entity, event: int) -> None:
         """What is here has another name: nothing has changed, and ``master`` goes on from it."""
-        self._append(_State(master, event, ()))
+        self._append(_RecentState(master, event, ()))
 
     def add(self, master: Entity, event: int, operations: Iterable[Operation]) -> None:
         """Behind ``event`` this was done, too."""
@@ -63,7 +63,7 @@ class Recent:
         last = self._states[-1] if self._states else None
         if not keys and last is not None and last.master == master and event == last.event:
             return
-        self._append(_State(master, event, tuple(keys)))
+        self._append(_RecentState(master, event, tuple(keys)))
 
     def since(self, master: Entity, event: int) -> tuple[int, list[bytes]] | None:
         """What may differ from what ``master`` had behind its ``event``, each key once; None if that is not known.
@@ -71,7 +71,7 @@ class Recent:
         Before it a number: of two answers at a time the one with the lower number contains the other.
         """
         keys: dict[bytes, None] = {}
-        later: _State | None = None  # the one behind that which is looked at
+        later: _RecentState | None = None  # the one behind that which is looked at
         for place in range(len(self._states) - 1, -1, -1):
             state = self._states[place]
             if state.master == master and state.event <= event:
@@ -94,7 +94,7 @@ class Recent:
             found.append("keys of the first state are remembered")
         return found
 
-    def _append(self, state: _State) -> None:
+    def _append(self, state: _RecentState) -> None:
         if not self._states:
             state = state._replace(keys=())
         self._states.append(state)

@@ -31,7 +31,7 @@ from chappe.kv.voters import Voters, asks_aloud
 from chappe.limits import KvLimits
 
 
-class Replica(KvRole):
+class StoreReplica(KvRole):
     """See the module.
 
     Args:

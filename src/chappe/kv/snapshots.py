@@ -42,7 +42,7 @@ _AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot unde
 _AGAIN_BYTES_PER_S: Final = 10 * MIB  # ... and longer if it is large, and for an original
 
 
-class Changes(NamedTuple):
+class SnapshotChanges(NamedTuple):
     """What may have changed since a state: the last ``gone`` of the entries are keys that are not there any more.
 
     Of two at the same event the one with the lower ``base`` contains the other.
@@ -58,7 +58,7 @@ class View:
 
     def __init__(
         self, number: int, offset: int, entries: list[Entry], limits: KvLimits, now: float,
-        changes: Changes | None = None,
+        changes: SnapshotChanges | None = None,
     ) -> None:  # fmt: skip
         self.number = number
         self.offset = offset
@@ -116,7 +116,10 @@ class Snapshots:
     """
 
     def __init__(
-        self, frozen: Callable[[], list[Entry]], since: Callable[[Entity, int], Changes | None], limits: KvLimits
+        self,
+        frozen: Callable[[], list[Entry]],
+        since: Callable[[Entity, int], SnapshotChanges | None],
+        limits: KvLimits,
     ) -> None:
         self._frozen = frozen
         self._since = since
@@ -204,7 +207,7 @@ class Snapshots:
         self._offered[endpoint] = (since, count + 1)
         return True
 
-    def _view(self, seq: int, floor: int, changes: Changes | None, now: float) -> View | None:
+    def _view(self, seq: int, floor: int, changes: SnapshotChanges | None, now: float) -> View | None:
         views = [view for view in self._views if (view.changes is None) is (changes is None)]
         for view in reversed(views):
             behind = seq - view.offset
@@ -225,7 +228,7 @@ class Snapshots:
 # -- for clones of the original ------------------------------------------------------------------------------------
 
 
-class TooLarge(Exception):
+class SnapshotTooLarge(Exception):
     """The store does not fit into one message; ``new`` says whether it was just found out."""
 
     def __init__(self, new: bool) -> None:
@@ -258,7 +261,7 @@ class Wholes:
         if clone in self._under_way:
             return None
         if now < self._too_large_until:
-            raise TooLarge(new=False)
+            raise SnapshotTooLarge(new=False)
         raw = self._encoded(seq, now)
         waiting = sum([size for _, size in self._under_way.values()])
         if self._under_way and waiting + len(raw) > self._limits.snapshots_bytes_max:
@@ -323,7 +326,7 @@ class Wholes:
                 if size > self._limits.snapshot_bytes_max:
                     self._whole = None
                     self._too_large_until = now + STORE_SNAPSHOT_PAUSE_S
-                    raise TooLarge(new=True)
+                    raise SnapshotTooLarge(new=True)
             self._whole = (seq, cmd.encode_pairs(pairs))
             self._measured_at = now
             self._grown_bytes = 0

@@ -17,7 +17,7 @@ from chappe.kv.events import CommandRefused
 from chappe.kv.followers import Followers
 from chappe.kv.ordering import Ordering
 from chappe.kv.role import new_input
-from chappe.kv.writers import NS, Writer, Writers
+from chappe.kv.writers import NS, CloneWriter, Writers
 from chappe.limits import KvLimits
 
 _FORGET_NS: Final = int(CHANNEL_SILENT_S * NS)
@@ -146,7 +146,9 @@ class Taking:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _take(self, writer: Writer, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Effect]) -> None:
+    def _take(
+        self, writer: CloneWriter, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Effect]
+    ) -> None:
         """Do what a writer's channel says; a lost write is passed over: its clone has given it up."""
         while taken:
             lost = False
@@ -161,7 +163,7 @@ class Taking:
                     self._answer(writer, each.message, actions)
             taken = writer.channel.skip_lost(now) if lost and writer.channel is not None else []
 
-    def _answer(self, writer: Writer, message: Ack | Nack, actions: list[Effect]) -> None:
+    def _answer(self, writer: CloneWriter, message: Ack | Nack, actions: list[Effect]) -> None:
         chappe = writer.entity.is_chappe
         if isinstance(message, Ack):
             if not chappe:  # those of chappe hear of each commit, and ask if they do not

@@ -17,7 +17,7 @@ from chappe.limits import KvLimits
 NS: int = 1_000_000_000
 
 
-class Writer:
+class CloneWriter:
     """One clone that writes, or wrote.
 
     ``taken`` counts what was done in memory, ``applied`` what is durable and may be confirmed.
@@ -60,13 +60,13 @@ class Writers:
     def __init__(self, rows: tuple[WriterRow, ...], limits: KvLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
-        self.known: dict[Entity, Writer] = {}
-        self.attached: dict[Entity, Writer] = {}
+        self.known: dict[Entity, CloneWriter] = {}
+        self.attached: dict[Entity, CloneWriter] = {}
         self.due: dict[Entity, None] = {}  # who is to be told how far it is done; in order
         for row in rows:
             if row.entity == NOBODY:
                 continue  # it keeps the numbers of events: see ``Numbers``
-            writer = self.known[row.entity] = Writer(row.entity, row.applied, row.heard_ns, limits)
+            writer = self.known[row.entity] = CloneWriter(row.entity, row.applied, row.heard_ns, limits)
             writer.outcomes = dict(row.outcomes)
 
     def invariants(self) -> list[str]:
@@ -83,11 +83,11 @@ class Writers:
                 found.append(f"{entity} has outcomes of writes that are not done")
         return found
 
-    def make(self, entity: Entity, applied: int) -> Writer | None:
+    def make(self, entity: Entity, applied: int) -> CloneWriter | None:
         """A new one; None if there are too many that must be remembered."""
         if len(self.known) >= STORE_WRITERS_MAX and not self.forget():
             return None
-        writer = self.known[entity] = Writer(entity, applied, self._clock.wall_ns(), self._limits)
+        writer = self.known[entity] = CloneWriter(entity, applied, self._clock.wall_ns(), self._limits)
         return writer
 
     def row(self, entity: Entity) -> WriterRow | None:

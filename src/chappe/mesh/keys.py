@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from chappe.mesh.link_states import Known
+from chappe.mesh.link_states import KnownEndpoint
 
 
-def attested(endpoint: bytes, known: Mapping[bytes, Known], present: Collection[bytes]) -> dict[bytes, int]:
+def attested(endpoint: bytes, known: Mapping[bytes, KnownEndpoint], present: Collection[bytes]) -> dict[bytes, int]:
     """The keys of an endpoint by the word of its neighbours in reach, and how many votes each has."""
     state = known.get(endpoint)
     votes: dict[bytes, set[bytes]] = {}

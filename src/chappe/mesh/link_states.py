@@ -47,7 +47,7 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
-class Known:
+class KnownEndpoint:
     """A link state, the frame that passes it on, the neighbours that can confirm a link, and the originals."""
 
     __slots__ = ("brought_at", "chappe", "filter", "forwards", "frame", "gone_since", "originals", "state")
@@ -71,7 +71,7 @@ class Known:
         """Whether it is told to those that may not have it: not if its endpoint has been gone for so long."""
         return self.gone_since is None or now - self.gone_since <= LINK_STATE_OFFERED_S
 
-    def wants_as(self, other: Known) -> bool:
+    def wants_as(self, other: KnownEndpoint) -> bool:
         """Whether it wants the same, itself and for originals."""
         one, two = self.state, other.state
         return (one.forwards, one.filter, one.asks_times, self.originals) == (
@@ -94,19 +94,19 @@ class LinkStates:
     def __init__(self, limits: MeshLimits) -> None:
         self._doubts_max = limits.doubts_max
         self.rules: MeshRules | None = None
-        self.known: dict[bytes, Known] = {}
+        self.known: dict[bytes, KnownEndpoint] = {}
         self.refused = 0
         self.returned: list[bytes] = []  # endpoints that have a path again, and whose link states were not offered
         self._size = 0  # bytes of all frames
         self.asked: set[bytes] = set()  # those who were gone when somebody doubted what is said of them
-        self._doubts: dict[bytes, OrderedDict[bytes, Known]] = {}  # neighbour: by endpoint, the oldest first
+        self._doubts: dict[bytes, OrderedDict[bytes, KnownEndpoint]] = {}  # neighbour: by endpoint, the oldest first
 
     def version(self, origin: bytes) -> int | None:
         """The version that is believed."""
         known = self.known.get(origin)
         return None if known is None else known.state.version
 
-    def believed(self, origin: bytes, version: int, payload: bytes) -> Known | None:
+    def believed(self, origin: bytes, version: int, payload: bytes) -> KnownEndpoint | None:
         """What is believed of an endpoint, if that is so new."""
         known = self.known.get(origin)
         return known if known is not None and known.outdoes(version, payload) else None
@@ -119,7 +119,7 @@ class LinkStates:
         doubted = None if doubts is None else doubts.get(origin)
         return doubted is not None and doubted.outdoes(version, payload)
 
-    def learn(self, made: Known, peer: bytes, believed: bool, limit: int) -> Verdict:
+    def learn(self, made: KnownEndpoint, peer: bytes, believed: bool, limit: int) -> Verdict:
         """One came that is not old.
 
         Args:
@@ -137,9 +137,9 @@ class LinkStates:
 
     def reconsider(
         self, peers: Collection[bytes], believes: Callable[[bytes, bytes], bool]
-    ) -> list[tuple[Known, bytes]]:
+    ) -> list[tuple[KnownEndpoint, bytes]]:
         """Take what ``believes(peer, origin)`` by now; returns it, each with the neighbour that brought it."""
-        found: list[tuple[Known, bytes]] = []
+        found: list[tuple[KnownEndpoint, bytes]] = []
         for peer in [peer for peer in self._doubts if peer not in peers]:
             del self._doubts[peer]
         for peer, doubts in self._doubts.items():
@@ -153,9 +153,9 @@ class LinkStates:
                         found.append((made, peer))
         return found
 
-    def to_bring(self, now: float) -> list[tuple[Known, bytes]]:
+    def to_bring(self, now: float) -> list[tuple[KnownEndpoint, bytes]]:
         """The doubts that were not sent to their endpoints lately, each with the neighbour that brought it."""
-        found: list[tuple[Known, bytes]] = []
+        found: list[tuple[KnownEndpoint, bytes]] = []
         for peer, doubts in self._doubts.items():
             for made in doubts.values():
                 if now >= made.brought_at + DOUBT_S:
@@ -201,12 +201,12 @@ class LinkStates:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _judge(self, made: Known) -> None:
+    def _judge(self, made: KnownEndpoint) -> None:
         state, rules = made.state, self.rules
         made.forwards = state.forwards and (rules is None or rules.forwards_as(state.origin))
         made.filter = state.filter if rules is None else rules.wanted_as(state.origin, state.filter)
 
-    def _put(self, made: Known) -> bool:
+    def _put(self, made: KnownEndpoint) -> bool:
         origin = made.state.origin
         former = self.known.get(origin)
         if former is None and len(self.known) >= ENDPOINTS_MAX and not self._forget_one():
@@ -222,7 +222,7 @@ class LinkStates:
         self.known[origin] = made
         return True
 
-    def _doubt(self, made: Known, peer: bytes) -> None:
+    def _doubt(self, made: KnownEndpoint, peer: bytes) -> None:
         doubts = self._doubts.setdefault(peer, OrderedDict())
         doubts.pop(made.state.origin, None)
         doubts[made.state.origin] = made
@@ -242,5 +242,5 @@ class LinkStates:
         return True
 
 
-def _size(doubts: OrderedDict[bytes, Known]) -> int:
+def _size(doubts: OrderedDict[bytes, KnownEndpoint]) -> int:
     return sum([len(each.frame) for each in doubts.values()])

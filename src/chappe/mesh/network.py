@@ -17,7 +17,7 @@ from chappe.data.logical import NEVER, LamportTimestamp, VectorTimestamp
 from chappe.data.markup import ROWS_MAX, many, table
 from chappe.defaults import ENDPOINTS_MAX, NETWORK_LINKS_MAX
 from chappe.mesh.filters import Filter, union
-from chappe.mesh.link_states import Known
+from chappe.mesh.link_states import KnownEndpoint
 
 SHORT: Final = 8  # characters of an id that people are shown, if they tell all endpoints apart
 LABEL_PREFIXES: Final = 4  # of a filter in a picture
@@ -33,7 +33,7 @@ class Facts:
     wanted: Filter
     links: Mapping[bytes, Filter]  # endpoints of chappe beside it
     originals: Mapping[bytes, Filter]  # originals beside it
-    known: Mapping[bytes, Known]
+    known: Mapping[bytes, KnownEndpoint]
     ways: Mapping[bytes, tuple[int, bytes]]
     version: LamportTimestamp = NEVER  # of the own link state
 
@@ -249,7 +249,7 @@ def _originals(facts: Facts) -> dict[bytes, list[Filter]]:
     return found
 
 
-def _in_reach(facts: Facts) -> Iterator[tuple[bytes, Known]]:
+def _in_reach(facts: Facts) -> Iterator[tuple[bytes, KnownEndpoint]]:
     """Whose word counts: others may have gone since they told of something."""
     return ((at, known) for at, known in facts.known.items() if at in facts.ways)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chappe.mesh.filters import NOTHING, Filter
-from chappe.mesh.link_states import Known
+from chappe.mesh.link_states import KnownEndpoint
 
 
 class Side:
@@ -19,7 +19,7 @@ class Side:
 
     __slots__ = ("_known", "_own", "endpoints", "filter", "forwarding", "listed", "originals")
 
-    def __init__(self, peer: bytes, own: bytes, known: Mapping[bytes, Known]) -> None:
+    def __init__(self, peer: bytes, own: bytes, known: Mapping[bytes, KnownEndpoint]) -> None:
         self._own = own
         self._known = known
         self.forwarding: set[bytes] = set()
@@ -32,7 +32,7 @@ class Side:
             self.forwarding.add(peer)
             self._go_on(peer, made)
 
-    def add(self, origin: bytes, made: Known) -> set[bytes]:
+    def add(self, origin: bytes, made: KnownEndpoint) -> set[bytes]:
         """What can be reached besides, with a link state that only adds."""
         found: set[bytes] = set()
         if origin not in self.endpoints:
@@ -44,7 +44,7 @@ class Side:
                 self.forwarding.add(origin)
         return found | self._go_on(origin, made) if origin in self.forwarding else found
 
-    def _go_on(self, at: bytes, known: Known) -> set[bytes]:
+    def _go_on(self, at: bytes, known: KnownEndpoint) -> set[bytes]:
         """Add what can be reached over an endpoint here that forwards; returns whom."""
         found: set[bytes] = set()
         edge = [(at, known)]

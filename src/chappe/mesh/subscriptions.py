@@ -13,7 +13,7 @@ _FILTER_BYTES_MAX = FILTER_BYTES_MAX // 2  # a link state holds it, and what ori
 _FILTER_TOPICS_MAX = FILTER_TOPICS_MAX // 2
 
 
-class Subscriptions:
+class TopicSubscriptions:
     """The prefixes of every subscriber. ``filter`` is what all of them together want of others."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
 from chappe.mesh.flows import Hop
 from chappe.mesh.keys import attested, is_foreign
-from chappe.mesh.link_states import Known, LinkStates, Verdict
+from chappe.mesh.link_states import KnownEndpoint, LinkStates, Verdict
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
 from chappe.mesh.rules import MeshRules
@@ -76,7 +76,9 @@ class Topology:
         self._present: set[bytes] = set()  # the endpoints of chappe among them
         self._listed: set[bytes] = set()  # whom they name as neighbours
         self._anew = True  # since the last ``settle`` more happened than that link states came
-        self._news: dict[bytes, Known | None] = {}  # whose link states came since then, and what was known before
+        self._news: dict[
+            bytes, KnownEndpoint | None
+        ] = {}  # whose link states came since then, and what was known before
         self._expired_at = -inf
         # Endpoints that were elsewhere until lately: until when that counts, and the neighbours behind which they were.
         self._moved: dict[bytes, tuple[float, frozenset[bytes]]] = {}
@@ -124,7 +126,7 @@ class Topology:
             self.changed = self.telling.hear(state, now) or self.changed
             return None
         former = self._known.get(state.origin)
-        made = Known(state, frame)
+        made = KnownEndpoint(state, frame)
         verdict = self.states.learn(made, peer, self._believes(peer, state.origin), self.telling.limit(now))
         if verdict is Verdict.NEWS:
             self._note(made, former, now)
@@ -346,7 +348,7 @@ class Topology:
         side = self._sides.get(peer)
         return side is not None and origin in side.endpoints
 
-    def _note(self, made: Known, former: Known | None, now: float) -> None:
+    def _note(self, made: KnownEndpoint, former: KnownEndpoint | None, now: float) -> None:
         """A link state was taken. Nothing follows from one of an endpoint that nobody in reach names as neighbour."""
         origin = made.state.origin
         self._news.setdefault(origin, former)
@@ -482,7 +484,7 @@ class Topology:
         )  # fmt: skip
 
 
-def _only_adds(former: Known | None, made: Known) -> bool:
+def _only_adds(former: KnownEndpoint | None, made: KnownEndpoint) -> bool:
     """Whether nothing ends with a link state, and no original is concerned."""
     if former is None:
         return not made.originals

@@ -25,7 +25,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final, TypeAlias
 
-from chappe.mesh.link_states import Known
+from chappe.mesh.link_states import KnownEndpoint
 
 _STEP_MIN: Final = 1e-9  # between two places, which are numbers up to that of all endpoints
 
@@ -46,7 +46,7 @@ class Ways:
     """
 
     def __init__(
-        self, own: bytes, links: Iterable[bytes], known: Mapping[bytes, Known], speakers: Mapping[bytes, bytes]
+        self, own: bytes, links: Iterable[bytes], known: Mapping[bytes, KnownEndpoint], speakers: Mapping[bytes, bytes]
     ) -> None:
         self._own = own
         self._links = sorted(links)
@@ -141,7 +141,7 @@ class _Block:
 class _Blocks:
     """The blocks behind ``own`` of those that forward."""
 
-    def __init__(self, own: bytes, links: list[bytes], known: Mapping[bytes, Known]) -> None:
+    def __init__(self, own: bytes, links: list[bytes], known: Mapping[bytes, KnownEndpoint]) -> None:
         self._own = own
         self._links = links
         self._beside_own = frozenset(links)

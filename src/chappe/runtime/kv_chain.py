@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from chappe.defaults import MIB
 from chappe.kv.chained.core import Place
-from chappe.kv.chained.fed import Did, Fed, Whole, WholeRows, steps
+from chappe.kv.chained.fed import Did, Fed, WholeRows, WholeState, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.runtime.worker import CALLBACKS, Lane, Post
@@ -83,18 +83,18 @@ class ChainLink:
             self._place = place
             self._add(place, 0)
 
-    def _fed(self, fed: Fed | Whole) -> None:
+    def _fed(self, fed: Fed | WholeState) -> None:
         size = fed.size if isinstance(fed, Did) else 0
         with self._guard:
             late = self._bytes + size > max(NEWS_BYTES_MAX, self._stepped)
         if late:
             fed = self._machine.whole()
-        if isinstance(fed, Whole):
+        if isinstance(fed, WholeState):
             self._begin_whole(fed)
         else:
             self._add(fed, size)
 
-    def _begin_whole(self, whole: Whole) -> None:
+    def _begin_whole(self, whole: WholeState) -> None:
         with self._guard:
             self._news = [each for each in self._news if not isinstance(each, Fed)]
             self._bytes = self._stepped = 0

@@ -20,7 +20,7 @@ from chappe.core import Close, Deliver, Dial, Effect, Flush, Report, Resolve, Se
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
 from chappe.errors import Address
 from chappe.kv.backend import Backend
-from chappe.member import Member, StoreCommit
+from chappe.member import MeshMember, StoreCommit
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
 from chappe.mesh.forwarding.group_keys import OfferKeys
@@ -92,7 +92,7 @@ class MeshPorts(Ports):
         sealing: MeshSealing | None = None,
     ) -> None:
         self.core = core
-        self.member = Member(core, SYSTEM_CLOCK)
+        self.member = MeshMember(core, SYSTEM_CLOCK)
         self.member.reporting.tls = security is not None
         Driver(self.member, self, "endpoint")
         self.turns = self.driver.turns

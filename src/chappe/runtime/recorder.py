@@ -53,7 +53,7 @@ class _Waiting:
         return bool(self.messages or self.topics or self.peers)
 
 
-class Recorder:
+class EndpointRecorder:
     """Records one endpoint. All but the constructor runs with the endpoint's lock held, unless it says otherwise.
 
     Args:

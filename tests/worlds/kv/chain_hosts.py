@@ -13,7 +13,7 @@ from tests.worlds.maps.lines import Lines
 
 from chappe.core import Report, Send
 from chappe.kv.chained.core import ChainedMaster, Place
-from chappe.kv.chained.fed import Did, Fed, Whole, steps
+from chappe.kv.chained.fed import Did, Fed, WholeState, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
@@ -60,7 +60,7 @@ class RememberingStore(StoreMachine):
         super()._begin()
         self.did = []
 
-    def _tell(self, fed: Fed | Whole) -> None:
+    def _tell(self, fed: Fed | WholeState) -> None:
         if isinstance(fed, Did):
             self.did.append((fed.master, fed.number))
         super()._tell(fed)
@@ -123,8 +123,8 @@ class StoreServer(Part, ServerHost):
 
     # -- from one thread to the other -------------------------------------------------------------------------
 
-    def _fed(self, fed: Fed | Whole) -> None:
-        for each in steps(fed) if isinstance(fed, Whole) else (fed,):
+    def _fed(self, fed: Fed | WholeState) -> None:
+        for each in steps(fed) if isinstance(fed, WholeState) else (fed,):
             self._later(partial(self._hand_on, each))
 
     def _hand_on(self, fed: Fed) -> None:

@@ -13,7 +13,7 @@ from tests.worlds.mesh.world import MeshWorld
 
 from chappe.mesh.events import LinkEnded, LostElsewhere, PeerAdded, PeerLost
 from chappe.mesh.flows import DETOUR, FLOW_BATCH, FLOW_COMMAND, FLOW_DATA, FLOW_LOSS, messages_in
-from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.forwarding.losses import Loss, LossReason
 from chappe.mesh.messages import (
     BYE,
     COMMAND,
@@ -202,7 +202,7 @@ class Losses(Checker[MeshWorld]):
                 continue
             loss = Loss.parse(message.payload)
             self._told[message.origin, message.sequence] = loss
-            if loss.why is Why.LINK_ENDED:
+            if loss.why is LossReason.LINK_ENDED:
                 self._told_of[host.life, loss.towards] += loss.count
 
     def on_report(self, host: EndpointHost, event: object) -> None:
@@ -240,7 +240,7 @@ class News(Checker[MeshWorld]):
 
     def on_report(self, host: EndpointHost, event: object) -> None:
         """Somebody has refused messages as their origin was not known to be where they came from."""
-        if not isinstance(event, LostElsewhere) or event.reason != Why.EARLY.text or self.world.rogue_comes:
+        if not isinstance(event, LostElsewhere) or event.reason != LossReason.EARLY.text or self.world.rogue_comes:
             return
         record, now = self.world.record, self.world.now
         lives = [each.life for each in self.world.alive(EndpointHost)]

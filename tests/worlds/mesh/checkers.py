@@ -16,7 +16,7 @@ from chappe.defaults import MESH_BATCH_BYTES_MAX
 from chappe.mesh.events import LinkEnded, LostElsewhere, MessagesDropped
 from chappe.mesh.filters import minimal, union
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, parse_head
-from chappe.mesh.forwarding.losses import Why
+from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.messages import LINK_STATE, NOBODY, Message, OpenedMessage
 from chappe.sim.streams import PREFIX, Side
 from chappe.sim.world import Checker
@@ -27,8 +27,8 @@ AFTER_S = 11.0  # a message arrives within this, though somebody on its tree may
 FRAME_BYTES = MESH_BATCH_BYTES_MAX + 2_000  # of one message, or of a batch, at most
 CONTROL_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 CLOGGED_S = 3.0  # by then what is dropped is told
-FULL = frozenset({Why.FULL.text, Why.FULL_ON_ONE.text})
-NO_WAY = frozenset({Why.NO_WAY.text, Why.NO_WAY_ON_ONE.text})
+FULL = frozenset({LossReason.FULL.text, LossReason.FULL_ON_ONE.text})
+NO_WAY = frozenset({LossReason.NO_WAY.text, LossReason.NO_WAY_ON_ONE.text})
 SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
 
 
@@ -48,7 +48,7 @@ class Delivery(Checker[MeshWorld]):
             case LostElsewhere() if event.origin == host.own_id and event.reason in FULL:
                 if self._is_clogged(event.place, event.towards):
                     self._dropped[host.life, event.topic] += event.count
-            case MessagesDropped(where, count) if where.endswith(Why.FULL.text):
+            case MessagesDropped(where, count) if where.endswith(LossReason.FULL.text):
                 if self._is_clogged(host.own_id, bytes.fromhex(where.removeprefix("to ").partition(",")[0])):
                     self._dropped[host.life, b""] += count
 

@@ -14,7 +14,7 @@ from tests.worlds.mesh.world import MeshWorld
 from chappe.core import Close, Deliver, Dial, Flush, Persist, Report, Resolve
 from chappe.defaults import CLOSE_FLUSH_S, HANDSHAKE_FRAME_BYTES_MAX
 from chappe.errors import PeeringError
-from chappe.member import Member
+from chappe.member import MeshMember
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import (
     EndpointDiscovered,
@@ -62,7 +62,7 @@ class EndpointHost(MeshHost):
         self.core = make(own_id, options, self.now)
         if world.filters:
             self.core.router.passing.shows = show
-        self.member = Member(self.core, world.clock)
+        self.member = MeshMember(self.core, world.clock)
         self.peered: set[bytes] = set()  # as its statuses say
         self.discovered: set[bytes] = set()
         self.resolved: dict[int, object] = {}

@@ -13,7 +13,7 @@ from tests.worlds.mesh.world import MeshWorld
 
 from chappe.defaults import TTL
 from chappe.mesh.filters import Filter, matches, minimal
-from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.links.handshake import Established, Failed, PeerHandshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.links.peers import PeerTable
 from chappe.mesh.messages import (
     DATA,
@@ -45,7 +45,7 @@ class OriginalHost(MeshHost):
         self.filters: dict[int, Filter] = {}
         self.filter: Filter = ()
         self._table = PeerTable()
-        self._handshakes: dict[int, Handshake] = {}
+        self._handshakes: dict[int, PeerHandshake] = {}
         self._boxes: dict[int, deque[bytes]] = {}
         self._dialled: dict[int, tuple[str, int]] = {}  # connection
         self._dials: dict[int, tuple[str, int]] = {}
@@ -69,7 +69,7 @@ class OriginalHost(MeshHost):
 
     def _begin(self, side: Side, dialled: bool) -> None:
         conn = self._add(side)
-        handshake = Handshake(conn, self.own_id, dialled, self.filter, self._table, self.world.now, 1)
+        handshake = PeerHandshake(conn, self.own_id, dialled, self.filter, self._table, self.world.now, 1)
         self._handshakes[conn] = handshake
         self._boxes[conn] = deque()
         self._do(conn, handshake.start())

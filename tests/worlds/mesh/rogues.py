@@ -22,8 +22,8 @@ from chappe.mesh.flows import (
     pack_publication,
     pack_tree,
 )
-from chappe.mesh.forwarding.losses import Loss, Why
-from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame
+from chappe.mesh.forwarding.losses import Loss, LossReason
+from chappe.mesh.links.handshake import Established, Failed, PeerHandshake, Redundant, SendFrame
 from chappe.mesh.links.peers import PeerTable
 from chappe.mesh.messages import (
     DATA,
@@ -57,7 +57,7 @@ class RogueHost(MeshHost):
         del world.hosts[NAME]
         world.born(self.life, False)
         self._rng = rng
-        self._shaking: dict[int, Handshake] = {}
+        self._shaking: dict[int, PeerHandshake] = {}
         self._boxes: dict[int, deque[bytes]] = {}
         self._peers: dict[int, bytes] = {}
         self._serial = 0
@@ -74,7 +74,7 @@ class RogueHost(MeshHost):
         """A dial succeeded."""
         conn = self._add(side)
         self._boxes[conn] = deque()
-        self._shaking[conn] = Handshake(conn, self.own_id, True, (b"",), PeerTable(), self.world.now)
+        self._shaking[conn] = PeerHandshake(conn, self.own_id, True, (b"",), PeerTable(), self.world.now)
         self._put(conn, *[step.frame for step in self._shaking[conn].start() if isinstance(step, SendFrame)])
 
     def dial_failed(self, dial: int, reason: str) -> None:
@@ -181,7 +181,7 @@ class RogueHost(MeshHost):
 
     def _loss(self, victim: bytes) -> list[bytes]:
         self._payload()
-        loss = Loss(self._somebody(), self._somebody(), self._rng.choice(NUMBERS), self._rng.choice(list(Why)))
+        loss = Loss(self._somebody(), self._somebody(), self._rng.choice(NUMBERS), self._rng.choice(list(LossReason)))
         origin, number = self._somebody(), HIGH + self._serial
         frame = pack_publication(origin, number, number, LOSS, self._somebody(), b"<$>", loss.pack())
         return self._along_tree(victim, origin, frame)

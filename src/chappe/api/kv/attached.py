@@ -33,7 +33,7 @@ from chappe.system import time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:
-    from chappe.api.mesh.hosting import Host
+    from chappe.api.mesh.hosting import EndpointHost
     from chappe.mesh.events import PeerLost
 
 WAIT_S: Final = 10.0  # a write, or a question to the master, waits this long for its outcome
@@ -58,7 +58,7 @@ class AttachedStore:
     """A master or clone, its place on the node, and who asks and watches it."""
 
     def __init__(
-        self, endpoint: Host, core: Core, backend: Backend | None = None, chain: StoreServer | None = None
+        self, endpoint: EndpointHost, core: Core, backend: Backend | None = None, chain: StoreServer | None = None
     ) -> None:  # fmt: skip
         own(self)
         self.endpoint = endpoint

@@ -27,7 +27,7 @@ from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend, refuse_sea
 from chappe.system import time
 
 if TYPE_CHECKING:
-    from chappe.api.mesh.hosting import Host
+    from chappe.api.mesh.hosting import EndpointHost
     from chappe.sealing.ring import Ring
 
 _BACKENDS: Final[dict[str, Callable[..., Backend]]] = {"sqlite": SqliteBackend, "rocksdb": RocksdbBackend}
@@ -35,7 +35,12 @@ _LIFE_BITS: Final = 32
 
 
 def attach_master(
-    endpoint: Host, name: str, backend: str, options: dict[str, Any], chain: Chaining | None = None, history: int = 0
+    endpoint: EndpointHost,
+    name: str,
+    backend: str,
+    options: dict[str, Any],
+    chain: Chaining | None = None,
+    history: int = 0,
 ) -> DataStore:
     """See ``Endpoint.attach_master``."""
     raw = check_name(name)
@@ -91,7 +96,7 @@ def _check_history(loaded: Loaded, name: str) -> None:
         ) from None
 
 
-def _attach_chained(endpoint: Host, name: str, chain: Chaining, history: int) -> DataStore:
+def _attach_chained(endpoint: EndpointHost, name: str, chain: Chaining, history: int) -> DataStore:
     core = ChainedMaster(
         name, _entity(endpoint), secrets.randbits(_LIFE_BITS), now=time.monotonic(), clock=endpoint.node.member.clock,
         notify=False, history=history,
@@ -109,7 +114,7 @@ def _attach_chained(endpoint: Host, name: str, chain: Chaining, history: int) ->
     return DataStore(made)
 
 
-def _ring(endpoint: Host, store: bytes) -> Ring | None:
+def _ring(endpoint: EndpointHost, store: bytes) -> Ring | None:
     """The keys of those for whom a data store is sealed; None if it is plain. Raises Sealed."""
     with endpoint.node.lock:
         sealing = endpoint.node.sealing
@@ -117,7 +122,7 @@ def _ring(endpoint: Host, store: bytes) -> Ring | None:
 
 
 def attach_clone(
-    endpoint: Host, name: str, resync_s: float, stale_s: float, buffer_s: float, timeout: float | None
+    endpoint: EndpointHost, name: str, resync_s: float, stale_s: float, buffer_s: float, timeout: float | None
 ) -> DataStore:
     """See ``Endpoint.attach_clone``."""
     made = begin_clone(endpoint, name, resync_s, stale_s, buffer_s)
@@ -133,7 +138,7 @@ def attach_clone(
     return DataStore(made)
 
 
-def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
+def begin_clone(endpoint: EndpointHost, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
     """``attach_clone`` up to the wait."""
     raw = check_name(name)
     if endpoint.permitted is not None:
@@ -194,7 +199,7 @@ def open_backend(backend: str, options: dict[str, Any]) -> Backend | None:
     return kind(**options)
 
 
-def _refuse_second(endpoint: Host, name: str, chained: bool) -> None:
+def _refuse_second(endpoint: EndpointHost, name: str, chained: bool) -> None:
     """Servers of a chain begin beside each other, and the chain decides which of them is master."""
     with endpoint.node.lock:
         member = endpoint.node.member
@@ -204,6 +209,6 @@ def _refuse_second(endpoint: Host, name: str, chained: bool) -> None:
             raise MasterExists(f"store {name!r} has a master already: attach a clone of it, or close the master first")
 
 
-def _entity(endpoint: Host) -> Entity:
+def _entity(endpoint: EndpointHost) -> Entity:
     """A new one for each life: so the ends tell lives apart."""
     return chappe_entity(endpoint.core.own_id, secrets.randbits(_LIFE_BITS))

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from chappe.api.ages import OnStale, Stale
 from chappe.api.faces import Seconds
-from chappe.api.mesh.hosting import Host
+from chappe.api.mesh.hosting import EndpointHost
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.source import Source
 from chappe.api.mesh.subscriber import OnGap, Subscriber
 from chappe.errors import TooSlow
 from chappe.mesh.events import MessagesDropped
-from chappe.mesh.forwarding.boxes import Inbox
+from chappe.mesh.forwarding.boxes import SubscriberInbox
 from chappe.mesh.messages import Message
 from chappe.system import time
 
@@ -29,10 +29,10 @@ class AgedSubscriber(Subscriber):
 
     def __init__(
         self,
-        endpoint: Host,
+        endpoint: EndpointHost,
         number: int,
         topics: Iterable[str],
-        inbox: Inbox,
+        inbox: SubscriberInbox,
         messages_max: int,
         bytes_max: int,
         max_age_s: float,

@@ -29,7 +29,7 @@ from chappe.api.mesh.arguments import (
 )
 from chappe.api.mesh.forwarded import Forwarding, OnForward, check_on_forward
 from chappe.api.mesh.hooks import Hooks, named_hooks
-from chappe.api.mesh.hosting import CLOSED, Host, Publisher
+from chappe.api.mesh.hosting import CLOSED, EndpointHost, Publisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import OnGap, StatusSubscriber, Subscriber
 from chappe.api.mesh.waiting import Asked
@@ -50,7 +50,7 @@ from chappe.defaults import (
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
-from chappe.mesh.forwarding.boxes import Inbox
+from chappe.mesh.forwarding.boxes import SubscriberInbox
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import DATA
 from chappe.mesh.network import Network
@@ -66,7 +66,7 @@ AWAIT_S: Final = 10.0  # as the original
 CLOSE_JOIN_S: Final = 1.0  # of callbacks that are running
 
 
-class Endpoint(at_exit.Collectable, Closeable, Host):
+class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
     """One member of the mesh.
 
     Any number of them can be in one process. Use from several threads is safe. Close it, or use it in a ``with``.
@@ -381,7 +381,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         policy = as_policy(on_full)
         # Beyond the bounds publishers wait, and reading stops; what one read brought then is kept, for nothing is lost.
         blocks = policy is Policy.BLOCK
-        inbox = Inbox(
+        inbox = SubscriberInbox(
             messages_max + (2 * SURPLUS_MESSAGES_MAX + READ_BYTES if blocks else 0),
             bytes_max + (2 * SURPLUS_BYTES_MAX + READ_BYTES if blocks else 0),
             policy,

@@ -20,7 +20,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Final, TypeAlias
 
 from chappe.api.faces import weakly
-from chappe.api.mesh.hosting import Host, hook_call
+from chappe.api.mesh.hosting import EndpointHost, hook_call
 from chappe.api.mesh.subscriber import StatusSubscriber
 from chappe.defaults import HOOKS_HOLD_S, HOOKS_WAITING_MAX
 from chappe.errors import Closed, UsageError
@@ -69,7 +69,7 @@ class Hooks(StatusSubscriber):
 
     called_by = "chappe-hooks"
 
-    def __init__(self, endpoint: Host, functions: Functions) -> None:
+    def __init__(self, endpoint: EndpointHost, functions: Functions) -> None:
         self._functions = {HOOKS[name]: function for name, function in functions.items() if function is not None}
         self._event: Status | None = None  # its hook runs, or is about to
         self._running: object | None = None  # the call

@@ -15,7 +15,7 @@ from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
 from chappe.api.mesh.identity import Own, sealing_of, watch_rules
 from chappe.api.mesh.told import told
-from chappe.api.mesh.waiting import Asked, KeysWait, Waiting
+from chappe.api.mesh.waiting import Asked, KeysWait, QueueWaiting
 from chappe.api.taps import MeshTap
 from chappe.core import Deliver, Flush
 from chappe.defaults import KIB
@@ -27,7 +27,7 @@ from chappe.mesh.filters import Filter, is_local
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
 from chappe.runtime.mesh_ports import MeshPorts
-from chappe.runtime.recorder import Recorder, RecordingOptions
+from chappe.runtime.recorder import EndpointRecorder, RecordingOptions
 from chappe.runtime.tap_ports import Feed, TapPorts
 from chappe.security import Keys, Security, check_security
 from chappe.storage.recordings.files import RecordingFiles
@@ -50,7 +50,7 @@ CLOSED: Final = "the endpoint was closed"
 hook_call: Final[ContextVar[object]] = ContextVar("chappe_hook", default=None)
 
 
-class Host:
+class EndpointHost:
     """The inner half of ``Endpoint``."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Host:
         self.stores: dict[Any, None] = {}
         self._telling = False  # a report becomes a message
         self._closing = False  # we say goodbye: what is published now would reach nobody
-        self._rooms: dict[Waiting, None] = {}  # publishers that a descriptor tells whether there is room
+        self._rooms: dict[QueueWaiting, None] = {}  # publishers that a descriptor tells whether there is room
         self._threads: list[threading.Thread] = []
         try:
             self.node = MeshPorts(self.core, self, made, rules, sealing)
@@ -93,7 +93,7 @@ class Host:
             raise
         self._turns = self.node.turns
         self._lock = self.node.lock
-        self._recorder: Recorder | None = None
+        self._recorder: EndpointRecorder | None = None
         self._record: Record | None = None  # while messages are recorded
         self._tap: MeshTap | None = None  # while somebody looks at what passes
         self._taps: list[TapPorts] = []
@@ -308,7 +308,7 @@ class Host:
             self._subscribers[number] = taker
             self.node.do(self.core.subscribe(number, topics, kind, now=time.monotonic()))
 
-    def watch_room(self, waiting: Waiting, on: bool) -> None:
+    def watch_room(self, waiting: QueueWaiting, on: bool) -> None:
         """Tell a publisher's descriptor whether there is room, or no longer."""
         with self._lock:
             if on:
@@ -403,7 +403,7 @@ class Host:
         return {(who, topic): ("data",) for who, found in everybody.items() for topic in found}
 
     def _begin_recording(self, files: RecordingFiles, messages_max: int | None) -> None:
-        recorder = Recorder(files, messages_max, self._turns.run, self.report, self._end_recording)
+        recorder = EndpointRecorder(files, messages_max, self._turns.run, self.report, self._end_recording)
         with self._lock:
             self._recorder = recorder
             self._record = self.node.member.record = recorder.record
@@ -420,12 +420,12 @@ class Publisher(Closeable):
     Made by ``Endpoint.publisher``. Use from several threads is safe.
     """
 
-    def __init__(self, endpoint: Host, topic: str) -> None:
+    def __init__(self, endpoint: EndpointHost, topic: str) -> None:
         own(self)
         self.topic = topic
         self._endpoint = endpoint
         raw = (encode_topic(topic),)
-        self._waiting = Waiting(endpoint.node.turns, lambda: endpoint.room(raw))
+        self._waiting = QueueWaiting(endpoint.node.turns, lambda: endpoint.room(raw))
         endpoint.watch_room(self._waiting, True)
 
     def publish(self, value: object) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from chappe.api.faces import Closeable, Seconds
-from chappe.api.mesh.hosting import Host
-from chappe.api.mesh.waiting import Waiting, deadline_after, time_left
+from chappe.api.mesh.hosting import EndpointHost
+from chappe.api.mesh.waiting import QueueWaiting, deadline_after, time_left
 from chappe.defaults import DROPS_REPORT_S
 from chappe.mesh.events import MessagesDropped
 from chappe.runtime.mesh_ports import MeshPorts
@@ -38,7 +38,7 @@ class Queued(Closeable, Generic[Item]):
         self._node = node
         self._lock = node.lock
         self._queue: deque[Any] = deque()  # of kinds that have no other one
-        self._waiting = Waiting(node.turns, self._filled, self.ready)
+        self._waiting = QueueWaiting(node.turns, self._filled, self.ready)
 
     def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:
         """Up to ``n``, as many as are there; waits for the first one, at most so long (None: for ever)."""
@@ -115,7 +115,7 @@ class Source(Queued[Item]):
     called_by = "chappe-callback"  # the thread that calls back
     dropped: int
 
-    def __init__(self, endpoint: Host) -> None:
+    def __init__(self, endpoint: EndpointHost) -> None:
         super().__init__(endpoint.node)
         self._endpoint = endpoint
         self._reported = 0  # of what was dropped ...

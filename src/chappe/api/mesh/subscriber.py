@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chappe.api.faces import Seconds
 from chappe.api.mesh.arguments import encode_topic
-from chappe.api.mesh.hosting import Host
+from chappe.api.mesh.hosting import EndpointHost
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.source import JOIN_S, Source
 from chappe.api.mesh.waiting import deadline_after, time_left
@@ -19,7 +19,7 @@ from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESS
 from chappe.errors import BufferFull
 from chappe.mesh.events import Gap, MessagesMalformed
 from chappe.mesh.filters import minimal
-from chappe.mesh.forwarding.boxes import Inbox
+from chappe.mesh.forwarding.boxes import SubscriberInbox
 from chappe.mesh.messages import DATA, Message
 from chappe.mesh.places import MessageGaps
 from chappe.mesh.policy import Policy
@@ -43,8 +43,8 @@ class Subscriber(Source[Received]):
     """
 
     def __init__(
-        self, endpoint: Host, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int,
-        on_gap: OnGap | None = None,
+        self, endpoint: EndpointHost, number: int, topics: Iterable[str], inbox: SubscriberInbox,
+        messages_max: int, bytes_max: int, on_gap: OnGap | None = None,
         last: bool = False,
     ) -> None:  # fmt: skip
         self.number = number
@@ -314,7 +314,7 @@ class StatusSubscriber(Source[Any]):
 
     called_by = "chappe-statuses"
 
-    def __init__(self, endpoint: Host) -> None:
+    def __init__(self, endpoint: EndpointHost) -> None:
         self.dropped = 0
         super().__init__(endpoint)
 

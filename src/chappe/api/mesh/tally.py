@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chappe.api.mesh.arguments import encode_topic
-from chappe.api.mesh.hosting import Host
+from chappe.api.mesh.hosting import EndpointHost
 from chappe.mesh.messages import COMMAND, DATA, Message
 from chappe.system import time
 
@@ -19,7 +19,7 @@ class Tally:
         wanted: ``done_at`` is when so many had come.
     """
 
-    def __init__(self, endpoint: Host, topics: Iterable[str], wanted: int) -> None:
+    def __init__(self, endpoint: EndpointHost, topics: Iterable[str], wanted: int) -> None:
         self.count = 0
         self.last_at: float | None = None
         self.done_at: float | None = None

@@ -39,7 +39,7 @@ class KeysWait:
         return KEYS_TRY_S
 
 
-class Waiting:
+class QueueWaiting:
     """The waiting side of one queue.
 
     Args:

@@ -29,7 +29,7 @@ from chappe.data.scalars import Count, EnumValue, Timespan
 from chappe.data.values import Value
 from chappe.errors import BufferFull, ChappeError, Closed, StoreError, TimedOut, UsageError
 from chappe.kv.engine import Engine
-from chappe.kv.kept import Kept
+from chappe.kv.kept import DurableContents
 from chappe.kv.master import KvMaster
 from chappe.kv.role import KeyChange
 from chappe.kv.topics import EVENTS_PREFIX
@@ -87,7 +87,7 @@ class Store:
         found: list[Value] | None = self._read(lambda engine: engine.keys())
         return None if found is None else {to_py(each) for each in found}
 
-    def _read(self, ask: Callable[[Engine | Kept], Any]) -> Any:
+    def _read(self, ask: Callable[[Engine | DurableContents], Any]) -> Any:
         """Return the result of ``ask``, or None without one; a clone first gets time to find its master.
 
         Programs poll until a change shows, so each read of a clone takes in pending messages. A master with SQLite

@@ -30,12 +30,12 @@ from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
 from chappe.kv.backend import ClearRows, Commit, EraseRow, ForgetWriter, HistoryRow, Loaded, PutRow, WriterRow
 from chappe.kv.chained.fed import FED, Did, Fed, Led, Stood, WholeBegins, WholeEnds, WholeRows
 from chappe.kv.chained.messages import PART_BYTES, Lead, Still, encode, parts_of
-from chappe.kv.engine import Change, Staged
+from chappe.kv.engine import Change, StagedEntries
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.history import KeyHistory
 from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
-from chappe.kv.replica import Replica
+from chappe.kv.replica import StoreReplica
 from chappe.kv.role import CHAIN
 from chappe.kv.rows import Row, encode_operation
 from chappe.limits import KV_LIMITS, KvLimits
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     why: str = ""
 
 
-class ChainedMaster(Replica):
+class ChainedMaster(StoreReplica):
     """See the module. What its chain says comes by ``handle_message`` from ``CHAIN``: a
     ``Place``, ``Fed``, or an event to be reported.
 
@@ -80,7 +80,7 @@ class ChainedMaster(Replica):
         self._place = Place()
         self._terms = 0  # in which this one was, or would be, master
         self._asked: Entity | None = None  # whom it would be, if the chain commits that
-        self._staged: Staged | None = None  # of a whole state that comes
+        self._staged: StagedEntries | None = None  # of a whole state that comes
         self._staged_history: list[HistoryRow] = []  # likewise
         self._whole = False  # what the chain had when this life began, or later, is here
         self._met = False  # ... and it was a member since
@@ -200,7 +200,7 @@ class ChainedMaster(Replica):
         self._asked = None
         self._step_down(now)
         self._whole = False  # who is not as the chain is does not ask to be master
-        self._staged = Staged(self.engine)
+        self._staged = StagedEntries(self.engine)
         self._staged_history = []
 
     def _gather(self, some: WholeRows) -> None:

@@ -15,7 +15,7 @@ ROWS_MAX: Final = 1_000  # in one ``WholeRows``
 ROWS_BYTES: Final = 1 * MIB  # the same in bytes; one row may pass it
 
 
-class Whole(NamedTuple):
+class WholeState(NamedTuple):
     """The state is this one, whatever it was: a life begins, or it came whole from another server.
 
     A server takes it as ``steps``. ``parts`` are encoded puts by key, and changes in the history of keys; they do not
@@ -75,7 +75,7 @@ Fed: TypeAlias = WholeBegins | WholeRows | WholeEnds | Led | Did | Stood
 FED: Final = (WholeBegins, WholeRows, WholeEnds, Led, Did, Stood)
 
 
-def steps(whole: Whole) -> Iterator[Fed]:
+def steps(whole: WholeState) -> Iterator[Fed]:
     """Split a state into steps that take milliseconds each; decodes the rows of each when it is asked for."""
     yield WholeBegins()
     for part in whole.parts:

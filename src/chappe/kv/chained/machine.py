@@ -25,7 +25,7 @@ from chappe.kv.backend import (
     PutRow,
     WriterRow,
 )
-from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
+from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeState
 from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_commit, decode_rows
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.rows import Row, encode_operation
@@ -58,7 +58,7 @@ class StoreMachine:
     """See the module, and ``replication.chain.replica.HeadMachine``."""
 
     def __init__(self) -> None:
-        self._told: Callable[[Fed | Whole], None] | None = None
+        self._told: Callable[[Fed | WholeState], None] | None = None
         self._rows = Rows(bytes)  # by key, or place in the history: the encoded operation that puts it
         self._begin()
 
@@ -70,14 +70,14 @@ class StoreMachine:
         self._commit = 0  # the master's last
         self._parts: list[bytes] = []  # of the next one
 
-    def hear(self, told: Callable[[Fed | Whole], None] | None) -> None:
+    def hear(self, told: Callable[[Fed | WholeState], None] | None) -> None:
         """Have somebody told of all that is committed from now on, first of what there is; None: of nothing more."""
         self._told = told
         self._tell(self.whole())
 
-    def whole(self) -> Whole:
+    def whole(self) -> WholeState:
         """All that there is; takes no longer where that is much."""
-        return Whole(self._rows.share(), tuple(self._writers.values()), self._master, self._event)
+        return WholeState(self._rows.share(), tuple(self._writers.values()), self._master, self._event)
 
     # -- the chain's ------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class StoreMachine:
         self._rows.clear()
         self._do(decode_rows(b"".join(rows)))
 
-    def _tell(self, fed: Fed | Whole) -> None:
+    def _tell(self, fed: Fed | WholeState) -> None:
         if self._told is not None:
             self._told(fed)
 

@@ -33,7 +33,7 @@ from chappe.kv.chp.events import (
 from chappe.kv.chp.ledger import CONFLICT, DENIED, MS, key_of, pairs_of, raw_key
 from chappe.kv.chp.session_values import SESSION
 from chappe.kv.chp.source import FollowedServer
-from chappe.kv.engine import Change, Engine, Entry, Staged
+from chappe.kv.engine import Change, Engine, Entry, StagedEntries
 from chappe.limits import MAP_LIMITS, MapLimits
 
 ECHO_S: Final = 5.0  # a write to another program's server comes back within this time, or is not known of
@@ -288,7 +288,9 @@ class MapClientCore:
         """When the server lets an entry expire, on our clock; None for never."""
         return self._ns(now) + left_ms * MS if left_ms else None
 
-    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
+    def replaced(
+        self, staged: StagedEntries, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]
+    ) -> None:
         """Replace the map by a snapshot, and tell those who watch the differences."""
         applied, self._applied_there = self._applied_there, None
         changes = self.engine.replace(staged, tell=self.watched or applied is not None)

@@ -26,7 +26,7 @@ from chappe.kv.chp.session_values import SessionValues
 from chappe.kv.chp.sessions import Session, shorten_some
 from chappe.kv.chp.stream import Entry as Told
 from chappe.kv.chp.stream import Step, WriterState, step_size
-from chappe.kv.engine import Change, Engine, Entry, Staged
+from chappe.kv.engine import Change, Engine, Entry, StagedEntries
 from chappe.kv.entity import ENDPOINT_BYTES, NOBODY, Entity
 from chappe.kv.group_commit import Committing
 from chappe.kv.numbers import EventNumbers
@@ -303,7 +303,7 @@ class Ledger:
             self.session(name, now).fail(number, code, text)
         self._remember(len(refusals))
 
-    def replace(self, staged: Staged, sequence: int, sessions: Sequence[WriterState], now: float,
+    def replace(self, staged: StagedEntries, sequence: int, sessions: Sequence[WriterState], now: float,
                 effects: list[Effect]) -> None:  # fmt: skip
         """Have what the other server has, and nothing else."""
         self.past.clear()

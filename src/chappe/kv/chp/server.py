@@ -30,7 +30,7 @@ from chappe.kv.chp.plain import Plain
 from chappe.kv.chp.source import FollowedServer
 from chappe.kv.chp.streams import MapStreams
 from chappe.kv.chp.views import Views
-from chappe.kv.engine import Engine, Staged
+from chappe.kv.engine import Engine, StagedEntries
 from chappe.limits import MAP_LIMITS, MapLimits
 
 PEER: Final = 0  # the other server, as followed servers are numbered
@@ -300,7 +300,9 @@ class MapServerCore:
         """When an entry expires that has so much left; None for never."""
         return self.ledger.ns(now) + left_ms * 1_000_000 if left_ms else None
 
-    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
+    def replaced(
+        self, staged: StagedEntries, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]
+    ) -> None:
         """Replace the map by the snapshot of the other server."""
         self.ledger.replace(staged, self.position[1], sessions, now, effects)
         epoch, sequence = self.position

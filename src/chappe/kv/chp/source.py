@@ -22,7 +22,7 @@ from chappe.errors import ProtocolError
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import key_of, pairs_of
-from chappe.kv.engine import Engine, Staged
+from chappe.kv.engine import Engine, StagedEntries
 from chappe.limits import MapLimits
 
 JOIN_S: Final = 1.5  # a server that says nothing for so long is asked all the same: model 5 has no HUGZ
@@ -56,7 +56,9 @@ class MapCopy(Protocol):
     def expires_ns(self, left_ms: int, now: float) -> int | None:
         """When an entry expires that has so much left; None for never."""
 
-    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
+    def replaced(
+        self, staged: StagedEntries, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]
+    ) -> None:
         """A snapshot is whole; ``position`` is set."""
 
     def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
@@ -110,7 +112,7 @@ class FollowedServer:
         self._knock_at = math.inf
         self._join_at = math.inf
         self._known_at = math.inf  # a server that answers as others do was silent until then: it is not chappe's
-        self._staged: Staged | None = None
+        self._staged: StagedEntries | None = None
         self._failed: dict[bytes, list[tuple[int, int, str]]] = {}  # by writer: steps that a snapshot knows of
         self._count = self._checksum = 0
         self._queued: deque[chp.Update] = deque()
@@ -313,7 +315,7 @@ class FollowedServer:
         update = chp.decode_update(frames)
         self.heard_at = self._progress_at = now
         if self._staged is None:
-            self._staged = Staged(self._target.engine)
+            self._staged = StagedEntries(self._target.engine)
         if update.key == chp.KTHXBAI:
             self._whole_plain(update.sequence, now, effects)
             return
@@ -396,7 +398,7 @@ class FollowedServer:
         self._taken_at = now
         if message.whole:
             self.state = "taking"
-            self._staged = Staged(target.engine)
+            self._staged = StagedEntries(target.engine)
             self._failed = {}
         else:
             self.state = "following"

@@ -221,7 +221,7 @@ class Outbox(Box[bytes]):
             self.on_drop(message)
 
 
-class Inbox(Box[Message]):
+class SubscriberInbox(Box[Message]):
     """Messages for one subscriber; their bytes are those of topics and payloads."""
 
     def __init__(self, messages_max: int, bytes_max: int, policy: Policy) -> None:

@@ -26,7 +26,7 @@ _CLAIM: Final = struct.Struct(">16sQ")  # whose, and its number
 CLAIM_BYTES: Final = _CLAIM.size
 
 
-class _Full:
+class _FullPeer:
     """A link that had no room for what came from other links."""
 
     __slots__ = ("link", "moved_at", "sources", "taken")
@@ -53,7 +53,7 @@ class Congestion:
         self._rose_at = -inf  # when our number rose last
         self.waits = False  # nothing may be read from some link, so that its pings are not answered
         self._paused = False
-        self._full: dict[int, _Full] = {}
+        self._full: dict[int, _FullPeer] = {}
         self._heard: dict[bytes, int] = {}  # endpoint: its highest number
         self._claims: dict[int, tuple[bytes, float]] = {}  # connection: its last claim that was news, and when
 
@@ -61,7 +61,7 @@ class Congestion:
         """What came from ``source`` filled a link."""
         found = self._full.get(full.conn)
         if found is None:
-            found = self._full[full.conn] = _Full(full, now)
+            found = self._full[full.conn] = _FullPeer(full, now)
             self.waits = True
         found.sources[source.conn] = source.chappe
 

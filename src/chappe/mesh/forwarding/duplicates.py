@@ -33,7 +33,7 @@ class _Origin:
         return dropped
 
 
-class Seen:
+class SeenMessages:
     """What came to the endpoint ``own``. ``late`` counts publications refused though they are not remembered."""
 
     def __init__(self, own: bytes, limits: MeshLimits = MESH_LIMITS) -> None:

@@ -16,7 +16,7 @@ from chappe.errors import ProtocolError
 from chappe.mesh.links.link import Link
 
 
-class Elsewhere(ProtocolError):
+class LossesElsewhere(ProtocolError):
     """The origin of a message is not behind who brings it, as far as is known here."""
 
 
@@ -53,7 +53,7 @@ class Early:
         for until, link, body in waiting:
             try:
                 take(link, body)
-            except Elsewhere:
+            except LossesElsewhere:
                 self._add(until, link, body)
 
     def give_up(self, now: float) -> list[bytes]:

@@ -28,8 +28,8 @@ from zlib import crc32
 from chappe.core import Effect
 from chappe.defaults import COMPARE_PAUSE_S, COMPARE_S, ENDPOINTS_MAX, TELL_PAUSE_MAX_S, TTL
 from chappe.errors import ProtocolError
-from chappe.mesh.forwarding.judging import Judge
-from chappe.mesh.link_states import Known, Verdict
+from chappe.mesh.forwarding.judging import MessageJudge
+from chappe.mesh.link_states import KnownEndpoint, Verdict
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import (
     LINK_STATE,
@@ -71,7 +71,7 @@ class Flooding:
         forwards: bool,
         topology: Topology,
         links: dict[bytes, Link],
-        judge: Judge,
+        judge: MessageJudge,
         put: Callable[[Link, bytes], None],
     ) -> None:
         self._own = own
@@ -144,7 +144,7 @@ class Flooding:
         state = self._topology.tell(now)
         if state is not None:
             self._told = pack_link_state(self._own, state)
-            self._told_version = state.version, crc32(Known(state, self._told).payload)
+            self._told_version = state.version, crc32(KnownEndpoint(state, self._told).payload)
             for link in self._links.values():
                 link.told = True
             actions += self._send(self._told, [link for link in self._links.values() if link.chappe])

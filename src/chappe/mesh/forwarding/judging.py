@@ -11,7 +11,7 @@ from typing import Final
 
 from chappe.mesh.filters import Filter
 from chappe.mesh.flows import FLOW_DATA, HEAD_BYTES, inner, messages_in, peek, unpack_head
-from chappe.mesh.forwarding.losses import Drops, Losses, Why
+from chappe.mesh.forwarding.losses import Drops, Losses, LossReason
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import COMMAND, ID_BYTES, LOSS
 from chappe.mesh.refusals import Refusals
@@ -21,7 +21,7 @@ from chappe.permissions.rules import FORWARD
 _NOBODY_ELSE: Final[frozenset[bytes]] = frozenset()
 
 
-class Judge:
+class MessageJudge:
     """Of one endpoint. ``rules`` is None where everybody may everything: then nobody is to ask."""
 
     def __init__(self, own: bytes, losses: Losses, drops: Drops) -> None:
@@ -53,7 +53,7 @@ class Judge:
             return True
         count = messages_in(published)
         self._refuse(f"from {link.identity}", link, verb, count, topic)
-        self._losses.add(self._own, origin, topic, Why.NOT_ALLOWED, _NOBODY_ELSE, count)
+        self._losses.add(self._own, origin, topic, LossReason.NOT_ALLOWED, _NOBODY_ELSE, count)
         return False
 
     def takes_from_original(self, link: Link, kind: int, topic: bytes, payload: bytes) -> bool:

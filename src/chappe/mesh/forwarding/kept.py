@@ -26,9 +26,9 @@ from chappe.mesh.flows import (
 )
 from chappe.mesh.forwarding.branches import Branch, Child, Key
 from chappe.mesh.forwarding.holds import Holds
-from chappe.mesh.forwarding.judging import Judge
+from chappe.mesh.forwarding.judging import MessageJudge
 from chappe.mesh.forwarding.last_values import KeptLastValues
-from chappe.mesh.forwarding.losses import Losses, Why
+from chappe.mesh.forwarding.losses import Losses, LossReason
 from chappe.mesh.forwarding.order import Order
 from chappe.mesh.forwarding.passing import ForwardFilter
 from chappe.mesh.forwarding.told import Told
@@ -40,7 +40,7 @@ from chappe.mesh.topology import Topology
 Put = Callable[[Link, bytes], bool]
 
 
-class Kept:
+class KeptMessages:
     """Trees that are known here, and what is on its way along them.
 
     Args:
@@ -62,7 +62,7 @@ class Kept:
         links: dict[bytes, Link],
         losses: Losses,
         holds: Holds,
-        judge: Judge,
+        judge: MessageJudge,
         passing: ForwardFilter,
         put: Put,
         put_batch: Put,
@@ -212,7 +212,7 @@ class Kept:
                 self._back(other, child, number)
         self._drain(branch)
 
-    def dropped(self, link: Link, frame: bytes, why: Why) -> None:
+    def dropped(self, link: Link, frame: bytes, why: LossReason) -> None:
         """An outbox dropped a frame: nobody below is to wait for it."""
         body = frame[PREFIX:]
         _, number, label, _ = parse_head(body)
@@ -226,7 +226,7 @@ class Kept:
         self._lose(child, inner(body), child.receivers, why)
         self._rose(branch)
 
-    def _lose(self, child: Child, body: bytes, missing: frozenset[bytes], why: Why) -> None:
+    def _lose(self, child: Child, body: bytes, missing: frozenset[bytes], why: LossReason) -> None:
         messages = parse_publications(body, NOBODY)
         kind, origin, topic = messages[0].kind, messages[0].origin, messages[0].topic
         if kind == LOSS:

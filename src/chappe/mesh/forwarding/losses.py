@@ -25,10 +25,10 @@ from chappe.mesh.messages import NOBODY
 _LOSS: Final = struct.Struct(">16s16sQB")  # and the topic, the beginning of one that is long
 _TOPIC_BYTES_MAX: Final = 255
 Key = TypeVar("Key")
-_Kind: TypeAlias = tuple[bytes, bytes, bytes, "Why"]  # towards, origin, topic, why
+_Kind: TypeAlias = tuple[bytes, bytes, bytes, "LossReason"]  # towards, origin, topic, why
 
 
-class Why(IntEnum):
+class LossReason(IntEnum):
     """Why messages were dropped."""
 
     FULL = 0
@@ -46,23 +46,23 @@ class Why(IntEnum):
         return _TEXTS[self]
 
     @property
-    def on_one(self) -> Why:
+    def on_one(self) -> LossReason:
         """The same, where it happened on one of two ways."""
         return _ON_ONE.get(self, self)
 
 
 _TEXTS: Final = {
-    Why.FULL: "which takes less than is published",
-    Why.LINK_ENDED: "to which the link ended",
-    Why.NO_WAY: "to which no way leads any more",
-    Why.FULL_ON_ONE: "which takes less than is published, on one of two ways",
-    Why.NO_WAY_ON_ONE: "to which no way leads any more, on one of two ways",
-    Why.EARLY: "which has not heard that they come from there",
-    Why.NOT_ALLOWED: "as the permissions do not allow them",
-    Why.LATE: "which takes them for old ones",
+    LossReason.FULL: "which takes less than is published",
+    LossReason.LINK_ENDED: "to which the link ended",
+    LossReason.NO_WAY: "to which no way leads any more",
+    LossReason.FULL_ON_ONE: "which takes less than is published, on one of two ways",
+    LossReason.NO_WAY_ON_ONE: "to which no way leads any more, on one of two ways",
+    LossReason.EARLY: "which has not heard that they come from there",
+    LossReason.NOT_ALLOWED: "as the permissions do not allow them",
+    LossReason.LATE: "which takes them for old ones",
 }
-_ON_ONE: Final = {Why.FULL: Why.FULL_ON_ONE, Why.NO_WAY: Why.NO_WAY_ON_ONE}
-_TOLD_HERE: Final = frozenset({Why.NO_WAY, Why.NO_WAY_ON_ONE, Why.NOT_ALLOWED})
+_ON_ONE: Final = {LossReason.FULL: LossReason.FULL_ON_ONE, LossReason.NO_WAY: LossReason.NO_WAY_ON_ONE}
+_TOLD_HERE: Final = frozenset({LossReason.NO_WAY, LossReason.NO_WAY_ON_ONE, LossReason.NOT_ALLOWED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Loss:
     towards: bytes
     origin: bytes
     count: int
-    why: Why
+    why: LossReason
     topic: bytes = b""
 
     def pack(self) -> bytes:
@@ -89,10 +89,10 @@ class Loss:
         if not size <= len(payload) <= size + _TOPIC_BYTES_MAX or payload[size - 1] not in _REASONS:
             raise ProtocolError("that is not a report of a loss")
         towards, origin, count, why = _LOSS.unpack_from(payload)
-        return cls(towards, origin, count, Why(why), payload[size:])
+        return cls(towards, origin, count, LossReason(why), payload[size:])
 
 
-_REASONS: Final = frozenset(Why)
+_REASONS: Final = frozenset(LossReason)
 
 
 class Drops:
@@ -137,7 +137,7 @@ class Losses:
         self.due = self._told_at + DROPS_REPORT_S
 
     def add(
-        self, towards: bytes, origin: bytes, topic: bytes, why: Why, missing: frozenset[bytes], count: int = 1
+        self, towards: bytes, origin: bytes, topic: bytes, why: LossReason, missing: frozenset[bytes], count: int = 1
     ) -> None:
         """Messages were dropped here, that ``missing`` do not get."""
         key = _count(self._own, (towards, origin, topic[:_TOPIC_BYTES_MAX], why), (towards, NOBODY, b"", why), count)
@@ -177,7 +177,7 @@ class Losses:
             (Loss(towards, origin, count, why, topic), missing[towards, origin, topic, why])
             for (towards, origin, topic, why), count in own.items()
         ]
-        losses += [(Loss(NOBODY, origin, number, Why.LATE), frozenset()) for origin, number in late().items()]
+        losses += [(Loss(NOBODY, origin, number, LossReason.LATE), frozenset()) for origin, number in late().items()]
         for (towards, origin, topic, why), count in own.items():
             if origin == self._endpoint and why in _TOLD_HERE:  # nobody else tells us; what was full is in ``Drops``
                 heard[origin, (towards, origin, topic, why)] = count

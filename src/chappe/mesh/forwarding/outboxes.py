@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.forwarding.holds import Holds
-from chappe.mesh.forwarding.losses import Drops, Why
+from chappe.mesh.forwarding.losses import Drops, LossReason
 from chappe.mesh.links.link import Link
 
 
@@ -78,7 +78,7 @@ class Outboxes:
         count = link.outbox.dropped - link.dropped_told
         if count:
             link.dropped_told = link.outbox.dropped
-            self._drops.add(f"to {link.peer_id.hex()}, {Why.FULL.text}", count)
+            self._drops.add(f"to {link.peer_id.hex()}, {LossReason.FULL.text}", count)
 
     def link_down(self, link: Link) -> None:
         """A link ended."""

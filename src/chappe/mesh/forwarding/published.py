@@ -33,8 +33,8 @@ from chappe.mesh.flows import (
     without_time,
 )
 from chappe.mesh.forwarding.branches import Branch, Child, Key
-from chappe.mesh.forwarding.kept import Kept, Put
-from chappe.mesh.forwarding.losses import Why
+from chappe.mesh.forwarding.kept import KeptMessages, Put
+from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.forwarding.order import Keys
 from chappe.mesh.links.clock import micros
 from chappe.mesh.messages import DATA, ID_BYTES, LOSS, NOBODY
@@ -44,7 +44,7 @@ from chappe.mesh.places import Places
 _UNSENT: Final = 2**52
 
 
-class Published(Kept):
+class Published(KeptMessages):
     """Trees of ours, and the order of what goes along them."""
 
     def to(self, receivers: frozenset[bytes], paths: int = 1, topic: bytes = b"") -> Branch | None:
@@ -159,10 +159,10 @@ class Published(Kept):
         for peer, child in branch.children.items():
             link = links[peer]
             if judged and not self._judge.gives(link, topic):
-                self._lose(child, frame[PREFIX:], child.receivers, Why.NOT_ALLOWED)
+                self._lose(child, frame[PREFIX:], child.receivers, LossReason.NOT_ALLOWED)
                 continue
             if child.conn != link.conn and not self._announce(branch, child, link):
-                self._lose(child, frame[PREFIX:], child.receivers, Why.FULL)
+                self._lose(child, frame[PREFIX:], child.receivers, LossReason.FULL)
                 continue
             if link.outbox.add(frame) or put(link, frame):
                 child.kept.append(entry)
@@ -210,7 +210,7 @@ class Published(Kept):
         number = self.number = self.number + 1
         missing = frozenset([each for each in key.receivers if not self._topology.has_way(each)])
         if missing:
-            self._losses.add(NOBODY, self._own, topic, Why.NO_WAY, missing)
+            self._losses.add(NOBODY, self._own, topic, LossReason.NO_WAY, missing)
         if branch is not None:
             for each in branch.both():
                 frame = pack_publication(self._own, number, each.label, kind, receiver, topic, payload, place)
@@ -261,15 +261,15 @@ class Published(Kept):
         ours = branch.upstream == NOBODY
         if link is None or not link.chappe or (not ours and (branch.origin, child.hop.id) in self._around):
             if ours:  # it is right as of the last look at the network, so this is a defect: rather lose than go round
-                self._lose(child, inner(frame[PREFIX:]), child.receivers, Why.NO_WAY)
+                self._lose(child, inner(frame[PREFIX:]), child.receivers, LossReason.NO_WAY)
             else:
                 self._send_around(branch, child, number, frame[PREFIX:])
             return
         if self._judge.rules is not None and not self._judge.gives_on(link, frame[PREFIX:]):
-            self._lose(child, inner(frame[PREFIX:]), child.receivers, Why.NOT_ALLOWED)
+            self._lose(child, inner(frame[PREFIX:]), child.receivers, LossReason.NOT_ALLOWED)
             return
         if child.conn != link.conn and not self._announce(branch, child, link):
-            self._lose(child, inner(frame[PREFIX:]), child.receivers, Why.FULL)
+            self._lose(child, inner(frame[PREFIX:]), child.receivers, LossReason.FULL)
             return
         self.flushes[link.conn] = link.flush
         if put(link, frame):
@@ -287,7 +287,7 @@ class Published(Kept):
         wanted = child.receivers - {spared, self._own}
         there = frozenset(filter(self._topology.has_way, wanted)) if before < DETOURS_MAX else frozenset[bytes]()
         if there != wanted:
-            self._lose(child, body, wanted - there, Why.NO_WAY)
+            self._lose(child, body, wanted - there, LossReason.NO_WAY)
         if there:
             self._survey()
             origin = body[:ID_BYTES]
@@ -309,7 +309,7 @@ class Published(Kept):
         around = self._to(key)
         missing = frozenset([each for each in key.receivers if not self._topology.has_way(each)])
         if missing:  # since it began to wait
-            self._lose(child, body, missing, Why.NO_WAY)
+            self._lose(child, body, missing, LossReason.NO_WAY)
         if around is None:
             self._back(branch, child, number)
             return

@@ -6,13 +6,13 @@ from chappe.core import Flush
 from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX
 from chappe.mesh.filters import LOCAL_PREFIX
 from chappe.mesh.forwarding.branches import Branch
-from chappe.mesh.forwarding.judging import Judge
+from chappe.mesh.forwarding.judging import MessageJudge
 from chappe.mesh.forwarding.last_values import TOPICS
 from chappe.mesh.forwarding.version1 import Originals
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, RESERVED_TOPIC
-from chappe.mesh.subscriptions import Subscriptions
+from chappe.mesh.subscriptions import TopicSubscriptions
 from chappe.mesh.topology import Topology
 
 
@@ -50,10 +50,10 @@ class Routes:
         self,
         own: bytes,
         topology: Topology,
-        subscriptions: Subscriptions,
+        subscriptions: TopicSubscriptions,
         trees: Trees,
         originals: Originals,
-        judge: Judge,
+        judge: MessageJudge,
         paths: int,
         routes_max: int,
     ) -> None:

@@ -23,14 +23,14 @@ from chappe.mesh.filters import LAST_ASK, LAST_TOLD, Filter, matches, minimal
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, check_size, inner, messages_in, parse_publications
 from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.congestion import Congestion
-from chappe.mesh.forwarding.duplicates import Seen
-from chappe.mesh.forwarding.early import Early, Elsewhere
+from chappe.mesh.forwarding.duplicates import SeenMessages
+from chappe.mesh.forwarding.early import Early, LossesElsewhere
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.forwarding.group_keys import KeysHandingOn, KeysHere
 from chappe.mesh.forwarding.handing_on import HandingOn
 from chappe.mesh.forwarding.holds import Holds
-from chappe.mesh.forwarding.judging import Judge
+from chappe.mesh.forwarding.judging import MessageJudge
 from chappe.mesh.forwarding.last_values import (
     TOPICS,
     KeptLastValues,
@@ -42,7 +42,7 @@ from chappe.mesh.forwarding.last_values import (
     parse_answer,
     parse_question,
 )
-from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
+from chappe.mesh.forwarding.losses import Drops, Loss, Losses, LossReason
 from chappe.mesh.forwarding.outboxes import Outboxes
 from chappe.mesh.forwarding.passing import ForwardFilter
 from chappe.mesh.forwarding.routes import Route, Routes
@@ -69,7 +69,7 @@ from chappe.mesh.places import Places
 from chappe.mesh.policy import Policy
 from chappe.mesh.refusals import Refusals
 from chappe.mesh.rules import MeshRules
-from chappe.mesh.subscriptions import Subscriptions
+from chappe.mesh.subscriptions import TopicSubscriptions
 from chappe.mesh.topology import Topology
 
 Control = Callable[[Link, Message, float], Sequence[Effect]]
@@ -90,17 +90,17 @@ class Router:
 
     def __init__(self, own: bytes, options: EndpointOptions, control: Control, contain: Contain, now: float) -> None:
         self.topology = Topology(own, options.forwarding, options.first_number, now, options.limits)
-        self.subscriptions = Subscriptions()
+        self.subscriptions = TopicSubscriptions()
         self.drops = Drops()
         self.losses = Losses(own)
-        self.judge = Judge(own, self.losses, self.drops)
+        self.judge = MessageJudge(own, self.losses, self.drops)
         self.congestion = Congestion(own, options.first_number, LOST_AFTER * options.heartbeat_s)
         self.holds = Holds(LOST_AFTER * options.heartbeat_s)
         self.outboxes = Outboxes(self.congestion, self.holds, self.drops, options.peer_policy is Policy.BLOCK)
         self._full_here = self.holds.full
         self._along: Branch | None = None  # along which tree a message came, while somebody here is full
         self.dropped_here: dict[int, int] = {}  # messages that were not taken for a subscriber
-        self.seen = Seen(own, options.limits)
+        self.seen = SeenMessages(own, options.limits)
         self.links: dict[bytes, Link] = {}  # by peer
         put_control = self.outboxes.put_control
         self.originals = Originals(own, self.topology, self.judge, self.outboxes.put, put_control)
@@ -152,7 +152,7 @@ class Router:
         """A link is established; ``wanted`` and ``announced`` are the filters of its handshake."""
         self.links[link.peer_id] = link
         if link.chappe:
-            link.outbox.on_drop = partial(self.trees.dropped, link, why=Why.FULL)
+            link.outbox.on_drop = partial(self.trees.dropped, link, why=LossReason.FULL)
         else:
             wanted = self.originals.link_up(link, wanted, announced)
         reached = self.topology.reaches(link.peer_id)
@@ -163,7 +163,7 @@ class Router:
             self.flooding.link_up(link, reached, now)
             missed = self.losses.owed(link.peer_id)
             if missed:
-                actions += self._tell_loss(Loss(link.peer_id, NOBODY, missed, Why.LINK_ENDED), {link.peer_id})
+                actions += self._tell_loss(Loss(link.peer_id, NOBODY, missed, LossReason.LINK_ENDED), {link.peer_id})
             actions.append(link.flush)
         return actions
 
@@ -191,7 +191,7 @@ class Router:
             actions += self.flooding.hurry(now)
         lost = self.trees.link_down(link, waiting, had) if link.chappe else len(waiting)
         if lost:
-            self.drops.add(f"to {link.peer_id.hex()}, {Why.LINK_ENDED.text}", lost)
+            self.drops.add(f"to {link.peer_id.hex()}, {LossReason.LINK_ENDED.text}", lost)
             if link.chappe:
                 self.losses.owe(link.peer_id, lost)
         return actions + self._flushes(), lost
@@ -237,7 +237,7 @@ class Router:
         """A link that ended with a goodbye took no more of what waited for it."""
         lost = sum([messages_in(frame, PREFIX) for frame in link.outbox.discard()])
         if lost:
-            self.drops.add(f"to {link.peer_id.hex()}, {Why.LINK_ENDED.text}", lost)
+            self.drops.add(f"to {link.peer_id.hex()}, {LossReason.LINK_ENDED.text}", lost)
 
     def _flushes(self) -> list[Flush]:
         """What was put beside what was asked for."""
@@ -414,7 +414,7 @@ class Router:
                     self._handle_control(link, message, turn, now)
                     if link.ended:
                         break
-            except Elsewhere:
+            except LossesElsewhere:
                 if not self._early.keep(link, body, self.settled, now):
                     self._refuse(body)
             except ProtocolError:
@@ -453,7 +453,7 @@ class Router:
             self.outboxes.source = link, now
             try:
                 self._take_from_chappe(link, body, turn, now)
-            except Elsewhere:
+            except LossesElsewhere:
                 raise
             except ProtocolError:
                 self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
@@ -474,7 +474,7 @@ class Router:
         first, count = messages[0], len(messages)
         self.drops.add("from endpoints that are not behind who brought them", count)
         if first.kind != LOSS:
-            self.losses.add(self._own, first.origin, first.topic, Why.EARLY, _NOBODY_ELSE, count)
+            self.losses.add(self._own, first.origin, first.topic, LossReason.EARLY, _NOBODY_ELSE, count)
 
     def _route(self, topic: bytes, turn: Turn, now: float) -> Route:
         route = self.routes.known.get(topic)
@@ -536,7 +536,7 @@ class Router:
             self.drops.add("for a subscriber that takes less than is published", count)
             self.dropped_here[each] = self.dropped_here.get(each, 0) + count
             if message.origin != NOBODY:
-                self.losses.add(self._own, message.origin, message.topic, Why.FULL, _NOBODY_ELSE, count)
+                self.losses.add(self._own, message.origin, message.topic, LossReason.FULL, _NOBODY_ELSE, count)
         return tuple(found)
 
     def _take_message(self, link: Link, message: Message, turn: Turn, now: float) -> None:
@@ -753,7 +753,7 @@ class Router:
 
     def _take_loss(self, message: Message, now: float) -> None:
         loss = Loss.parse(message.payload)
-        if loss.why is Why.LATE:  # somebody used numbers of ours that were still to come
+        if loss.why is LossReason.LATE:  # somebody used numbers of ours that were still to come
             if loss.origin == self._own == message.receiver:
                 self.trees.outdo(loss.count, now)
             return

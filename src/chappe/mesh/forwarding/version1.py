@@ -14,7 +14,7 @@ from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.events import PeerBlocked
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, minimal
 from chappe.mesh.forwarding.echoes import Echoes
-from chappe.mesh.forwarding.judging import Judge
+from chappe.mesh.forwarding.judging import MessageJudge
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import COMMAND, ROUTING_UPDATE, Message, pack_message, pack_routing_update, parse_filter
 from chappe.mesh.topology import Topology
@@ -32,7 +32,7 @@ class Originals:
         self,
         own: bytes,
         topology: Topology,
-        judge: Judge,
+        judge: MessageJudge,
         put: Callable[[Link, bytes], bool],
         put_control: Callable[[Link, bytes], None],
     ) -> None:

@@ -59,8 +59,8 @@ from chappe.mesh.flows import (
     unpack_head,
 )
 from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
-from chappe.mesh.forwarding.early import Elsewhere
-from chappe.mesh.forwarding.losses import Why
+from chappe.mesh.forwarding.early import LossesElsewhere
+from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.forwarding.published import Published
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import CONFIRM, FORGET, HOLD, ID_BYTES, NOBODY, TREE, Message
@@ -194,7 +194,7 @@ class Trees(Published):
         if origin == link.peer_id or self._topology.may_bring(link.peer_id, origin, now):
             return
         if self._judge.passes_on(link):  # else it is refused, and confirmed
-            raise Elsewhere("the origin of a message is not behind who brings it")
+            raise LossesElsewhere("the origin of a message is not behind who brings it")
 
     def _pass_on(
         self, branch: Branch, body: bytes, found: list[bytes] | None, number: int, kind: int, now: float
@@ -202,7 +202,7 @@ class Trees(Published):
         """Pass a body down a tree, or in place of it those that were ``found`` to go on."""
         if not self.forwards:  # its origin does not know yet
             for child in branch.children.values():
-                self._lose(child, inner(body), child.receivers, Why.NO_WAY)
+                self._lose(child, inner(body), child.receivers, LossReason.NO_WAY)
             return
         if found is None:  # nearly always
             self._pass_down(branch, body, number, kind, now)

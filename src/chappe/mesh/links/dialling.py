@@ -50,7 +50,7 @@ class Target:
         self.stale_s = _STALE_S
 
 
-class Dialling:
+class PeerDialling:
     """All targets."""
 
     def __init__(self, endpoint_id: bytes) -> None:

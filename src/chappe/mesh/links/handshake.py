@@ -44,13 +44,13 @@ from chappe.mesh.links.greetings import (
     pack_greeting,
     parse_greeting,
 )
-from chappe.mesh.links.peers import Claim, PeerTable, Role
+from chappe.mesh.links.peers import HandshakeRole, PeerClaim, PeerTable
 from chappe.mesh.messages import ID_BYTES, NOBODY
 
 _FILTER_BYTES_MAX: Final = HANDSHAKE_FRAME_BYTES_MAX - 64  # room for type and count
 
 
-class State(Enum):
+class HandshakeState(Enum):
     """What comes next."""
 
     AWAIT_HELLO_OR_VERSION_SELECT = "await_hello_or_version_select"  # dialled
@@ -77,7 +77,7 @@ class Established:
 
     peer_id: bytes
     peer_filter: Filter
-    role: Role
+    role: HandshakeRole
     version: int  # 1, as with originals, or 2
 
 
@@ -110,11 +110,13 @@ class Wake:
 
 Step: TypeAlias = SendFrame | Established | Failed | Redundant | Wake
 
-_FINAL: Final = frozenset({State.ESTABLISHED, State.ENDED})
-_GREETING: Final = frozenset({State.AWAIT_HELLO_OR_VERSION_SELECT, State.AWAIT_HELLO, State.AWAIT_VERSION_SELECT})
+_FINAL: Final = frozenset({HandshakeState.ESTABLISHED, HandshakeState.ENDED})
+_GREETING: Final = frozenset(
+    {HandshakeState.AWAIT_HELLO_OR_VERSION_SELECT, HandshakeState.AWAIT_HELLO, HandshakeState.AWAIT_VERSION_SELECT}
+)
 
 
-class Handshake:
+class PeerHandshake:
     """The handshake of the connection ``conn``. Every method returns what to do, in order.
 
     Args:
@@ -136,9 +138,9 @@ class Handshake:
         assert own != NOBODY
         self.conn = conn
         self.dialled = dialled
-        self.state = State.AWAIT_HELLO_OR_VERSION_SELECT if dialled else State.AWAIT_HELLO
+        self.state = HandshakeState.AWAIT_HELLO_OR_VERSION_SELECT if dialled else HandshakeState.AWAIT_HELLO
         self.peer_id: bytes | None = None  # known from the first frame that names it
-        self.role: Role | None = None  # known with the claim
+        self.role: HandshakeRole | None = None  # known with the claim
         self.filter_sent: Filter | None = None  # differs from ``filter`` if it did not fit
         self._own = own
         self._filter = announced(filter)
@@ -175,7 +177,7 @@ class Handshake:
 
     def wake(self) -> list[Step]:
         """The connection that this one waited for was settled, or failed."""
-        if self.state is not State.PAUSED:
+        if self.state is not HandshakeState.PAUSED:
             return []
         return self._originate()
 
@@ -211,7 +213,7 @@ class Handshake:
             return self._originate()
         if self.dialled:  # the smaller id would have selected a version
             return self._end(Failed(Code.UNEXPECTED_MESSAGE, "the peer should lead the handshake and did not"))
-        self.state = State.AWAIT_VERSION_SELECT
+        self.state = HandshakeState.AWAIT_VERSION_SELECT
         return [_send(self._hello())]
 
     def _hello(self) -> Hello:
@@ -230,10 +232,10 @@ class Handshake:
             return self._refuse(Code.PEER_INCOMPATIBLE, "unsupported version selected", chosen)
         if self._own < select.sender:
             return self._end(Failed(Code.UNEXPECTED_MESSAGE, "the peer led the handshake and should not"))
-        self.role = Role.RESPONDER
-        if self._peers.claim(self.conn, select.sender, Role.RESPONDER) is not Claim.PROCEED:
+        self.role = HandshakeRole.RESPONDER
+        if self._peers.claim(self.conn, select.sender, HandshakeRole.RESPONDER) is not PeerClaim.PROCEED:
             return self._refuse(Code.LOGIC_ERROR, "detected redundant connection at the responder")
-        self.state = State.AWAIT_ORIGINATOR_SYN
+        self.state = HandshakeState.AWAIT_ORIGINATOR_SYN
         return []
 
     def _handle_drop_conn(self, drop: DropConn) -> list[Step]:
@@ -262,15 +264,15 @@ class Handshake:
 
     def _originate(self) -> list[Step]:
         assert self.peer_id is not None
-        self.role = Role.ORIGINATOR
-        match self._peers.claim(self.conn, self.peer_id, Role.ORIGINATOR):
-            case Claim.PROCEED:
-                self.state = State.AWAIT_RESPONDER_SYN_ACK
+        self.role = HandshakeRole.ORIGINATOR
+        match self._peers.claim(self.conn, self.peer_id, HandshakeRole.ORIGINATOR):
+            case PeerClaim.PROCEED:
+                self.state = HandshakeState.AWAIT_RESPONDER_SYN_ACK
                 return [_send(VersionSelect(self._own, self._version)), _send(OriginatorSyn(self._filter_to_send()))]
-            case Claim.PAUSE:
-                self.state = State.PAUSED
+            case PeerClaim.PAUSE:
+                self.state = HandshakeState.PAUSED
                 return []
-            case Claim.REDUNDANT:
+            case PeerClaim.REDUNDANT:
                 drop = DropConn(self._own, Code.REDUNDANT, "redundant connection")
                 return [_send(drop), *self._end(Redundant(self.peer_id))]
 
@@ -278,7 +280,7 @@ class Handshake:
         self._peer_filter = announced(syn.filter)
         if isinstance(syn, ResponderSynAck):
             return self._check_key() or [_send(OriginatorAck()), *self._establish()]
-        self.state = State.AWAIT_ORIGINATOR_ACK
+        self.state = HandshakeState.AWAIT_ORIGINATOR_ACK
         return [_send(ResponderSynAck(self._filter_to_send()))]
 
     def _filter_to_send(self) -> Filter:
@@ -293,7 +295,7 @@ class Handshake:
     def _establish(self) -> list[Step]:
         assert self.peer_id is not None
         assert self.role is not None
-        self.state = State.ESTABLISHED
+        self.state = HandshakeState.ESTABLISHED
         paused = self._peers.settle(self.conn, self.peer_id)
         established = Established(self.peer_id, self._peer_filter, self.role, self._version)
         return [established, Wake(paused)] if paused else [established]
@@ -303,7 +305,7 @@ class Handshake:
         return [_send(DropConn(self._own, code, reason)), *self._end(Failed(code, here or reason))]
 
     def _end(self, outcome: Failed | Redundant) -> list[Step]:
-        self.state = State.ENDED
+        self.state = HandshakeState.ENDED
         paused = self._peers.release(self.conn, self.peer_id) if self.peer_id is not None else ()
         return [outcome, Wake(paused)] if paused else [outcome]
 
@@ -323,12 +325,12 @@ def _fitting(wanted: Filter) -> Filter:
 
 
 # What each state waits for. Probes (ignored before a version is selected) and drop_conn are looked at before.
-_TRANSITIONS: Final[dict[tuple[State, type], Callable[[Handshake, Any], list[Step]]]] = {
-    (State.AWAIT_HELLO, Hello): Handshake._handle_hello,
-    (State.AWAIT_HELLO_OR_VERSION_SELECT, Hello): Handshake._handle_hello,
-    (State.AWAIT_HELLO_OR_VERSION_SELECT, VersionSelect): Handshake._handle_version_select,
-    (State.AWAIT_VERSION_SELECT, VersionSelect): Handshake._handle_version_select,
-    (State.AWAIT_ORIGINATOR_SYN, OriginatorSyn): Handshake._handle_filter,
-    (State.AWAIT_RESPONDER_SYN_ACK, ResponderSynAck): Handshake._handle_filter,
-    (State.AWAIT_ORIGINATOR_ACK, OriginatorAck): Handshake._handle_ack,
+_TRANSITIONS: Final[dict[tuple[HandshakeState, type], Callable[[PeerHandshake, Any], list[Step]]]] = {
+    (HandshakeState.AWAIT_HELLO, Hello): PeerHandshake._handle_hello,
+    (HandshakeState.AWAIT_HELLO_OR_VERSION_SELECT, Hello): PeerHandshake._handle_hello,
+    (HandshakeState.AWAIT_HELLO_OR_VERSION_SELECT, VersionSelect): PeerHandshake._handle_version_select,
+    (HandshakeState.AWAIT_VERSION_SELECT, VersionSelect): PeerHandshake._handle_version_select,
+    (HandshakeState.AWAIT_ORIGINATOR_SYN, OriginatorSyn): PeerHandshake._handle_filter,
+    (HandshakeState.AWAIT_RESPONDER_SYN_ACK, ResponderSynAck): PeerHandshake._handle_filter,
+    (HandshakeState.AWAIT_ORIGINATOR_ACK, OriginatorAck): PeerHandshake._handle_ack,
 }

@@ -17,7 +17,7 @@ from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.links.clock import NeighbourClock
 from chappe.mesh.links.dialling import Target
 from chappe.mesh.links.greetings import VERSIONS
-from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.handshake import PeerHandshake
 from chappe.mesh.links.peers import PeerStatus
 from chappe.mesh.messages import NOBODY
 from chappe.mesh.policy import Policy
@@ -80,7 +80,7 @@ class Link:
     """One connection, from its first byte on."""
 
     def __init__(
-        self, conn: int, address: Address, target: Target | None, handshake: Handshake, outbox: Outbox, now: float
+        self, conn: int, address: Address, target: Target | None, handshake: PeerHandshake, outbox: Outbox, now: float
     ) -> None:
         self.conn = conn
         self.address = address

@@ -16,9 +16,9 @@ from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUn
 from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRefused, PeerRemoved, RefusedByPeer
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.routing import Router
-from chappe.mesh.links.dialling import Dialling, Retry, Target
+from chappe.mesh.links.dialling import PeerDialling, Retry, Target
 from chappe.mesh.links.greetings import Code
-from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.links.handshake import Established, Failed, PeerHandshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
 from chappe.mesh.links.link import EndpointOptions, Link, PeerInfo
 from chappe.mesh.links.peers import PeerStatus, PeerTable
@@ -42,7 +42,7 @@ class Peerings:
         self.own_id = own_id
         self._options = options
         self._table = PeerTable()
-        self._dialling = Dialling(own_id)
+        self._dialling = PeerDialling(own_id)
         self._deadlines: Deadlines[tuple[What, int]] = Deadlines()  # of connections, and of calls by their tickets
         self._closing: dict[int, Link] = {}  # only to be emptied
         self._awaited: dict[int, bytes] = {}  # ticket: peer
@@ -123,7 +123,7 @@ class Peerings:
         wanted = self.router.subscriptions.filter
         refusal = partial(self._refusal, conn)
         version_max = options.version_max
-        handshake = Handshake(conn, self.own_id, target is not None, wanted, self._table, now, version_max, refusal)
+        handshake = PeerHandshake(conn, self.own_id, target is not None, wanted, self._table, now, version_max, refusal)
         bounds = options.peer_messages_max, options.peer_bytes_max, options.peer_policy, options.peer_surplus
         outbox = Outbox(*bounds)
         link = Link(conn, address, target, handshake, outbox, now)

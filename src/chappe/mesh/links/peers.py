@@ -29,14 +29,14 @@ class PeerStatus(IntEnum):
     UNKNOWN = 6
 
 
-class Role(Enum):
+class HandshakeRole(Enum):
     """Who leads a handshake: the endpoint with the smaller id is the originator, whoever dialled."""
 
     ORIGINATOR = "originator"
     RESPONDER = "responder"
 
 
-class Claim(Enum):
+class PeerClaim(Enum):
     """What a connection may do that wants a peer.
 
     PROCEED: it has the peer. PAUSE: another one is on the way to it, wait. REDUNDANT: another one has it, give up.
@@ -48,7 +48,7 @@ class Claim(Enum):
 
 
 @dataclass(slots=True)
-class _Entry:
+class _PeerEntry:
     status: PeerStatus
     conn: int
     paused: list[int] = field(default_factory=list)
@@ -58,23 +58,23 @@ class PeerTable:
     """Which connection has which peer. ``conn`` are the numbers of connections, unique among the living."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, _Entry] = {}
+        self._entries: dict[bytes, _PeerEntry] = {}
 
-    def claim(self, conn: int, peer_id: bytes, role: Role) -> Claim:
+    def claim(self, conn: int, peer_id: bytes, role: HandshakeRole) -> PeerClaim:
         """Ask for ``peer_id``. A paused connection asks again when it is woken."""
         entry = self._entries.get(peer_id)
         if entry is None:
-            self._entries[peer_id] = _Entry(PeerStatus.CONNECTING, conn)
-            return Claim.PROCEED
+            self._entries[peer_id] = _PeerEntry(PeerStatus.CONNECTING, conn)
+            return PeerClaim.PROCEED
         if entry.conn == conn:
-            return Claim.PROCEED
-        if entry.status is not PeerStatus.CONNECTING or role is Role.RESPONDER:
-            return Claim.REDUNDANT
+            return PeerClaim.PROCEED
+        if entry.status is not PeerStatus.CONNECTING or role is HandshakeRole.RESPONDER:
+            return PeerClaim.REDUNDANT
         if conn not in entry.paused:
             if len(entry.paused) >= PAUSED_MAX:
-                return Claim.REDUNDANT
+                return PeerClaim.REDUNDANT
             entry.paused.append(conn)
-        return Claim.PAUSE
+        return PeerClaim.PAUSE
 
     def settle(self, conn: int, peer_id: bytes) -> tuple[int, ...]:
         """The handshake of ``conn`` succeeded. Returns the paused connections, to be woken in order."""
