@@ -134,9 +134,9 @@ def test_a_silent_consumer_is_dropped_and_frees_the_buffer() -> None:
     channel.produce("x", 4.0)
 
     assert channel.next_timeout() == 4.25
-    assert channel.handle_timeout(4.25) == [ToAll(Heartbeat(2))]
+    assert channel.tick(4.25) == [ToAll(Heartbeat(2))]
     assert channel.next_timeout() == 5.0
-    assert [type(each) for each in channel.handle_timeout(5.0)] == [Dropped]
+    assert [type(each) for each in channel.tick(5.0)] == [Dropped]
     assert channel.kept == (0, 0)
 
 
@@ -152,7 +152,7 @@ def test_a_lasting_producer_keeps_refuses_and_replays_in_windows() -> None:
         ToConsumer("a", Event(2, "x")),
         ToConsumer("a", Event(3, "y")),
     ]
-    assert channel.handle_timeout(0.25) == [ToConsumer("a", Handshake(1, 1.0)), ToAll(Heartbeat(3))]
+    assert channel.tick(0.25) == [ToConsumer("a", Handshake(1, 1.0)), ToAll(Heartbeat(3))]
     assert channel.take_ack("a", 2, 0.3) == [HandshakeCompleted("a"), ToConsumer("a", Event(4, "z"))]
     assert channel.produce("next", 0.3) == []
     assert channel.take_ack("a", 4, 0.4) == [ToConsumer("a", Event(5, "next"))]
@@ -197,23 +197,23 @@ def test_a_gap_is_asked_for_after_some_time_without_progress() -> None:
     channel.take_event(6, "z", 0.1)
 
     assert channel.next_timeout() == pytest.approx(0.3)
-    assert channel.handle_timeout(0.31) == [ToProducer(Nack((2, 4, 5)))]
-    assert channel.handle_timeout(0.4) == []
+    assert channel.tick(0.31) == [ToProducer(Nack((2, 4, 5)))]
+    assert channel.tick(0.4) == []
     channel.take_event(2, "x", 0.45)
-    assert channel.handle_timeout(0.5) == []
-    assert channel.handle_timeout(0.66) == [ToProducer(Nack((4, 5)))]
+    assert channel.tick(0.5) == []
+    assert channel.tick(0.66) == [ToProducer(Nack((4, 5)))]
 
 
 def test_what_one_nack_cannot_hold_is_asked_for_when_the_rest_has_come() -> None:
     channel = consumer(nack_s=0.2, nack_max=2)
     channel.take_heartbeat(7, 0.0)
 
-    assert channel.handle_timeout(0.2) == [ToProducer(Nack((2, 3)))]
+    assert channel.tick(0.2) == [ToProducer(Nack((2, 3)))]
     channel.take_event(2, "x", 0.21)
-    assert channel.handle_timeout(0.21) == []
+    assert channel.tick(0.21) == []
     channel.take_event(3, "y", 0.22)
     assert channel.next_timeout() == 0.22
-    assert channel.handle_timeout(0.22) == [ToProducer(Nack((4, 5)))]
+    assert channel.tick(0.22) == [ToProducer(Nack((4, 5)))]
     channel.take_event(4, "x", 0.221)
     channel.take_event(5, "y", 0.221)
     assert channel.next_timeout() == pytest.approx(0.23)  # however fast it is answered
@@ -242,7 +242,7 @@ def test_a_lost_last_event_is_noticed_by_the_heartbeat() -> None:
 
     assert channel.take_heartbeat(3, 0.5) == []
     assert not channel.idle()
-    assert channel.handle_timeout(0.71) == [ToProducer(Nack((3,)))]
+    assert channel.tick(0.71) == [ToProducer(Nack((3,)))]
 
 
 def test_a_heartbeat_brings_the_acknowledgement_forward() -> None:
@@ -272,7 +272,7 @@ def test_nothing_is_handed_on_behind_a_lost_event_before_its_owner_has_decided()
     assert channel.take_event(2, "2", 0.1) == []  # too late
     assert channel.take_event(3, "3", 0.1) == []
     assert channel.take_retransmit_failed(2, 0.1) == []
-    assert channel.handle_timeout(1.0) == [ToProducer(Ack(1))]  # not of what may be given up
+    assert channel.tick(1.0) == [ToProducer(Ack(1))]  # not of what may be given up
     assert not channel.idle()
     assert channel.skip_lost(1.1) == [Consume(3, "3"), Consume(4, "4")]
 
@@ -297,7 +297,7 @@ def test_an_owner_that_needs_every_event_closes_the_consumer() -> None:
     assert channel.closed
     assert channel.next == 3  # where one that replaces it goes on
     assert channel.take_event(3, "y", 1.0) == channel.take_heartbeat(9, 1.0) == channel.skip_lost(1.0) == []
-    assert channel.take_handshake(1, 1.0, 1.0) == channel.handle_timeout(100.0) == channel.skip_to(9, 1.0) == []
+    assert channel.take_handshake(1, 1.0, 1.0) == channel.tick(100.0) == channel.skip_to(9, 1.0) == []
     assert channel.next_timeout() == inf
     assert channel.held == channel.behind == 0
     assert channel.invariants() == []
@@ -325,7 +325,7 @@ def test_before_the_handshake_it_is_asked_for_less_and_less_often() -> None:
     asked = []
     for _ in range(5):
         asked.append(channel.next_timeout())
-        assert channel.handle_timeout(asked[-1]) == [ToProducer(Nack((0,)))]
+        assert channel.tick(asked[-1]) == [ToProducer(Nack((0,)))]
 
     assert asked == pytest.approx([0.0, 0.2, 0.6, 1.4, 2.4])
 
@@ -337,17 +337,17 @@ def test_only_so_many_events_are_held_beyond_a_gap() -> None:
 
     assert channel.held == 2
     assert channel.take_event(2, "2", 0.0) == [Consume(2, "2"), Consume(3, "3"), Consume(4, "4")]
-    assert channel.handle_timeout(1.5)[0] == ToProducer(Nack((5, 6)))
+    assert channel.tick(1.5)[0] == ToProducer(Nack((5, 6)))
 
 
 def test_a_silent_producer_is_noticed_once_each_time() -> None:
     channel = consumer(silent_s=3.0)
 
-    assert channel.handle_timeout(1.0) == [ToProducer(Ack(1))]
-    assert ProducerSilent() in channel.handle_timeout(3.0)
-    assert ProducerSilent() not in channel.handle_timeout(9.0)
+    assert channel.tick(1.0) == [ToProducer(Ack(1))]
+    assert ProducerSilent() in channel.tick(3.0)
+    assert ProducerSilent() not in channel.tick(9.0)
     channel.take_heartbeat(1, 10.0)
-    assert ProducerSilent() in channel.handle_timeout(13.0)
+    assert ProducerSilent() in channel.tick(13.0)
 
 
 def test_many_events_are_acknowledged_before_the_heartbeat() -> None:
@@ -374,7 +374,7 @@ def beats(channel: Producer, until: float, reached: Callable[[int], object] = la
     """When it sends heartbeats until then; each is handed to ``reached``."""
     found = []
     while (now := channel.next_timeout()) <= until:
-        for action in channel.handle_timeout(now):
+        for action in channel.tick(now):
             if isinstance(action, ToAll) and isinstance(action.message, Heartbeat):
                 found.append(now)
                 reached(action.message.seq)
@@ -385,7 +385,7 @@ def acks(channel: ChannelConsumer[str], until: float) -> list[float]:
     """When it acknowledges until then."""
     found = []
     while (now := channel.next_timeout()) <= until:
-        found += [now for action in channel.handle_timeout(now) if isinstance(action, ToProducer)]
+        found += [now for action in channel.tick(now) if isinstance(action, ToProducer)]
     return found
 
 

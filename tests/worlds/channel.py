@@ -130,7 +130,7 @@ class ProducerEnd(Host):
 
     def handle_due(self) -> None:
         """Have it do what is due."""
-        self.call(self.core.handle_timeout, self.world.now)
+        self.call(self.core.tick, self.world.now)
 
     def produce(self) -> None:
         """One event, if there is room."""
@@ -246,7 +246,7 @@ class ConsumerEnd(Host):
 
     def handle_due(self) -> None:
         """Have it do what is due."""
-        self.call(self.core.handle_timeout, self.world.now)
+        self.call(self.core.tick, self.world.now)
 
     def hear(self, message: tuple[int, Any]) -> None:
         """A producer has sent something; only the one whose handshake was taken is listened to."""
@@ -362,7 +362,7 @@ class Channels(Checker[ChannelWorld]):
             *core.skip_lost(now),
             *core.take_handshake(1, 1.0, now),
         ]
-        said += core.handle_timeout(now + 2 * SILENT_S)
+        said += core.tick(now + 2 * SILENT_S)
         if said or core.next_timeout() < inf:
             self.world.fail("closed", f"{end.name} was closed, and says {said[:1]}")
 

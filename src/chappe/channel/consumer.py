@@ -185,7 +185,7 @@ class ChannelConsumer(Generic[P]):
         self._end = max(self._end, seq + 1)
         return self._drain(now)
 
-    def handle_timeout(self, now: float) -> list[ConsumerAction[P]]:
+    def tick(self, now: float) -> list[ConsumerAction[P]]:
         """Acknowledge, ask for what is missing, notice silence."""
         actions: list[ConsumerAction[P]] = []
         if now >= self._nack_at:
@@ -206,7 +206,7 @@ class ChannelConsumer(Generic[P]):
         return actions
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
+        """When ``tick`` is due."""
         silent_at = math.inf if self._silent else self._heard_at + self._silent_s
         return min(self._nack_at, self._ack_at(), silent_at)
 

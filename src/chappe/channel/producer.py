@@ -264,7 +264,7 @@ class ChannelProducer(Generic[H, P]):
             actions.append(ToConsumer(consumer, event))
         return actions
 
-    def handle_timeout(self, now: float) -> list[ProducerAction[H]]:
+    def tick(self, now: float) -> list[ProducerAction[H]]:
         """Heartbeats, and consumers that are gone."""
         actions: list[ProducerAction[H]] = []
         for consumer, path in list(self._paths.items()):
@@ -282,7 +282,7 @@ class ChannelProducer(Generic[H, P]):
         return actions
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
+        """When ``tick`` is due."""
         if not self._paths:
             return math.inf
         due = self._heartbeat_at

@@ -335,7 +335,7 @@ class CloneWrites:
 
     def tick(self, now: float, actions: list[Effect]) -> None:
         """Heartbeats."""
-        self._apply(self.channel.handle_timeout(now), actions)
+        self._apply(self.channel.tick(now), actions)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

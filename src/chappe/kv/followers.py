@@ -217,7 +217,7 @@ class Followers:
 
     def tick(self, now: float, actions: list[Effect]) -> None:
         """Heartbeats, clones that are gone, and how large the store is."""
-        self._apply(self.output.handle_timeout(now), now, actions)
+        self._apply(self.output.tick(now), now, actions)
         for clone in self._snapshots.silent(now):
             self.drop(clone, "it did not take what it asked for", now, actions)
         if self._originals:

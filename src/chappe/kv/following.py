@@ -222,7 +222,7 @@ class Following:
             if now >= self._heard_at + MASTER_SILENT_S:
                 self._lose(f"nothing was heard of it for {MASTER_SILENT_S:g} s", now, actions)
             else:
-                self._take(self._input.handle_timeout(now), now, actions)
+                self._take(self._input.tick(now), now, actions)
                 self._writes.tick(now, actions)
         else:
             if now >= self._writes.refuse_at(self.lost_at):

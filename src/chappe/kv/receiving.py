@@ -143,7 +143,7 @@ class Receiving:
         """Acknowledge events, and ask again for what does not come. Raises GivenUp."""
         if now >= self._heard_at + MASTER_SILENT_S:
             raise GivenUp(f"nothing was heard of it for {MASTER_SILENT_S:g} s")
-        self._gather(self.input.handle_timeout(now), actions)
+        self._gather(self.input.tick(now), actions)
         if now >= self._ask_at:
             self._ask_s = min(2 * self._ask_s, _ASK_MAX_S)
             self._ask_at = now + self._ask_s

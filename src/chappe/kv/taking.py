@@ -124,7 +124,7 @@ class Taking:
         """Acknowledge, ask for what is missing, let go of those that are gone."""
         for writer in list(self._writers.attached.values()):
             if writer.channel is not None:
-                self._take(writer, writer.channel.handle_timeout(now), now, actions)
+                self._take(writer, writer.channel.tick(now), now, actions)
             if (
                 self._clock.wall_ns() - writer.heard_ns > _FORGET_NS
                 and writer.entity not in self._followers.output.consumers

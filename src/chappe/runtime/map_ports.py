@@ -21,9 +21,9 @@ from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES, MapServerCore
 from chappe.replication.binary_star.decisions import PARTNER, WITNESS
+from chappe.runtime.commits import commit
 from chappe.runtime.dialling import Connections
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
-from chappe.runtime.kv_node import commit
 from chappe.runtime.map_pair_link import LISTENERS, PairAddresses, PairLink, subscription
 from chappe.runtime.map_rules import MapRules
 from chappe.system import time

@@ -27,9 +27,9 @@ from chappe.mesh.forwarding.group_keys import OfferKeys
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
 from chappe.mesh.messages import COMMAND
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules, OfferRules
+from chappe.runtime.commits import commit
 from chappe.runtime.dials import Dials
 from chappe.runtime.driver import SYSTEM_CLOCK, Driver, Ports
-from chappe.runtime.kv_node import commit
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.system import time

@@ -15,8 +15,8 @@ from chappe.kv.backend import Backend, Commit, Loaded, PutRow
 from chappe.permissions.rules import ATTACH_MASTER
 from chappe.replication.binary_star.messages import decode_claim
 from chappe.replication.binary_star.witness import Grant, PairRecord, WitnessCore
+from chappe.runtime.commits import commit
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
-from chappe.runtime.kv_node import commit
 from chappe.transports.addresses import bind
 from chappe.transports.gate import Gate, sender_of
 from chappe.transports.maps import MapAddress

@@ -28,7 +28,7 @@ from chappe.kv.engine import Engine
 from chappe.kv.events import WriteFailed
 from chappe.kv.master import KvMaster
 from chappe.kv.role import KeyChange
-from chappe.runtime.kv_node import CLOSE_S as CLOSE_WRITES_S
+from chappe.runtime.commits import CLOSE_S as CLOSE_WRITES_S
 from chappe.system import time
 from chappe.system.forking import own
 

@@ -1,4 +1,4 @@
-"""Stores on a node: when sockets are written to, which messages count, and what the network tells."""
+"""Stores on the ports of an endpoint: when sockets are written to, which messages count, and what the network tells."""
 
 from __future__ import annotations
 
