@@ -151,10 +151,12 @@ class StoreServer(Part, ServerHost):
             self._news.popleft()()
 
     def _publish(self, action: Send) -> None:
-        if action.to != CHAIN:
+        if action.to == CHAIN:
+            self.world.clock.after(self.hop_s / 2, self._proposed, action)
+        elif action.topic:
             super()._publish(action)
-            return
-        self.world.clock.after(self.hop_s / 2, self._proposed, action)
+        else:
+            self._tell(action)  # of the chain, to another server
 
     def _proposed(self, action: Send) -> None:
         if self.alive:
