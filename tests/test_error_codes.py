@@ -109,7 +109,7 @@ def record_into(directory: Path) -> None:
 def dropped_clone() -> int:
     channel: ChannelProducer[str, bytes] = ChannelProducer(len, now=0.0, silent_s=5.0)
     channel.add("a", 0.0)
-    (dropped,) = [each for each in channel.handle_timeout(9.0) if isinstance(each, Dropped)]
+    (dropped,) = [each for each in channel.tick(9.0) if isinstance(each, Dropped)]
     return on_topic(CloneDropped("s", Entity(PEER, 1), dropped.reason, dropped.code))
 
 

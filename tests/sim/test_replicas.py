@@ -346,8 +346,8 @@ class DropsNobody(ChannelProducer[Any, Any]):
 
 
 class DoesNotBeat(ChannelProducer[Any, Any]):
-    def handle_timeout(self, now: float) -> list[Any]:
-        return [each for each in super().handle_timeout(now) if "Heartbeat" not in repr(each)]
+    def tick(self, now: float) -> list[Any]:
+        return [each for each in super().tick(now) if "Heartbeat" not in repr(each)]
 
 
 class PassesGaps(ChannelConsumer[Any]):
