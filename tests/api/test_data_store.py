@@ -41,12 +41,12 @@ from chappe.kv.clone import KvClone
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import (
     CloneStale,
+    CloneWritesRefused,
     CommandRefused,
     MasterFound,
     MasterLost,
     TwoMasters,
     WriteFailed,
-    WritesRefused,
 )
 from chappe.kv.topics import clone_topic, master_topic
 from chappe.mesh.events import MessagesDropped
@@ -699,7 +699,7 @@ def test_writes_that_nobody_waits_for_and_that_are_given_up_are_reported(clock: 
     clone.put("k", 1, wait=False)
     clock.forward_s = 600.0
     assert isinstance(event(statuses, WriteFailed).error, NoMaster)
-    assert event(statuses, WritesRefused).count == 1
+    assert event(statuses, CloneWritesRefused).count == 1
     assert not clone.await_idle(0.05)
 
 

@@ -38,12 +38,12 @@ from chappe.kv.events import (
     CloneAttached,
     CloneResyncs,
     CloneStale,
+    CloneWritesRefused,
     CommandRefused,
     MasterFound,
     MasterLost,
     TwoMasters,
     WriteFailed,
-    WritesRefused,
 )
 from chappe.kv.history import KeyHistory
 from chappe.kv.master import KvMaster
@@ -380,7 +380,7 @@ def test_reads_grow_stale_and_writes_are_refused_after_their_times() -> None:
     assert isinstance(pair.resolved[1], WriteUnknown)
     assert not pair.resolved[1].definite
     assert isinstance(pair.resolved[2], NoMaster)
-    assert pair.reported(WritesRefused) == [WritesRefused("s", 2)]
+    assert pair.reported(CloneWritesRefused) == [CloneWritesRefused("s", 2)]
     with pytest.raises(NoMaster):
         pair.write("clone", "put", "late", 1)
     pair.wait(2.0)

@@ -9,7 +9,7 @@ from chappe.core import Effect, Persist, Publish, Report
 from chappe.defaults import HEAD_HURRY_S
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch
-from chappe.log.events import IdentityRolledBack
+from chappe.log.events import IdentityBehind
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Stored
 from chappe.log.producer import LogProducer
 
@@ -49,7 +49,7 @@ def published(actions: list[Effect]) -> list[tuple[int, int]]:
 
 
 def rolled_back(held: int, sent: int = 0) -> list[Effect]:
-    return [Report(IdentityRolledBack("hello", "P", 60, held, sent))]
+    return [Report(IdentityBehind("hello", "P", 60, held, sent))]
 
 
 def test_new_records_wait_until_every_store_has_said_how_far_it_holds_the_partition() -> None:
@@ -98,7 +98,7 @@ def test_the_journal_of_a_partition_without_records_may_be_old_too() -> None:
 
     (report,) = stored(producer, 7)
     assert isinstance(report, Report)
-    assert isinstance(report.event, IdentityRolledBack)
+    assert isinstance(report.event, IdentityBehind)
 
 
 @pytest.mark.parametrize("stores", [0, 1])

@@ -323,10 +323,10 @@ def test_an_event_loop_that_does_its_work_is_left_to_it(make_node: Made, monkeyp
 class _Busy:
     """A loop that never comes to look."""
 
-    def ask(self, member: loop.Member) -> None:
+    def ask(self, member: loop.LoopMember) -> None:
         pass
 
-    def remove(self, member: loop.Member) -> bool:
+    def remove(self, member: loop.LoopMember) -> bool:
         return False
 
 

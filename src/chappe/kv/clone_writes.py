@@ -34,7 +34,7 @@ from chappe.errors import (
 )
 from chappe.kv import commands as cmd
 from chappe.kv.entity import Entity
-from chappe.kv.events import WriteFailed, WritesRefused
+from chappe.kv.events import CloneWritesRefused, WriteFailed
 from chappe.kv.sizes import entry_fits
 from chappe.kv.topics import check_name, master_topic
 from chappe.limits import KvLimits
@@ -303,7 +303,7 @@ class CloneWrites:
         actions += self.pending.fail(self.channel.seq, NoMaster, f"no master was found within {self._buffer_s:g} s")
         self.channel.skip_to(self.channel.seq)
         if count:
-            actions.append(Report(WritesRefused(self._name, count)))
+            actions.append(Report(CloneWritesRefused(self._name, count)))
 
     # -- what the master says, and time -----------------------------------------------------------------------------
 

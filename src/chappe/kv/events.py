@@ -119,7 +119,7 @@ class CloneStale(StoreEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class WritesRefused(StoreEvent):
+class CloneWritesRefused(StoreEvent):
     """A clone: ``count`` writes waited for a master too long and were refused; those already sent may be done."""
 
     _text = "store {0.store!r} has refused {0.count} writes that waited for a master too long"

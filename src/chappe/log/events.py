@@ -58,7 +58,7 @@ class IdentityClash:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityRolledBack:
+class IdentityBehind:
     """Others know offsets of our partition that our journal does not know of; ``sent``: new records published before
     that was known, which they may have dropped."""
 

@@ -36,7 +36,7 @@ from chappe.errors import RecordTooLarge, StorageError, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.answering import Answering, KeptBatches, KeptBytes
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
-from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
+from chappe.log.events import IdentityBehind, WritesRefused, WritesResumed
 from chappe.log.messages import Ack, BatchMessage, Fetch, GetHeads, Head, Message, RecordMessage, Stored
 from chappe.log.resuming import Resuming
 from chappe.log.subscriptions import PeerSubscriptions
@@ -500,7 +500,7 @@ class LogProducer:
         """Somebody knows more than it can have from us: say nothing more."""
         self._rolled_back = True
         sent = self.published - self._resuming.first
-        return [Report(IdentityRolledBack(self.topic, self.address, self._resuming.first, held, sent))]
+        return [Report(IdentityBehind(self.topic, self.address, self._resuming.first, held, sent))]
 
     def _fetched(self, wanted: Fetch, now: float) -> list[Effect]:
         """Somebody missed something: what was told of it is answered."""

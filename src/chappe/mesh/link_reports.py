@@ -26,7 +26,7 @@ from chappe.errors import InvalidData, ProtocolError
 from chappe.mesh.filters import ASK_LINKS
 from chappe.mesh.links.link import PeerInfo
 
-__all__ = ["ASK_LINKS", "LINKS_TOLD", "LinkReport", "Report", "Reporting", "StoreReport", "ask", "parse_report"]
+__all__ = ["ASK_LINKS", "LINKS_TOLD", "LinkReport", "LinksReport", "Reporting", "StoreReport", "ask", "parse_report"]
 
 LINKS_TOLD: Final = b"<$>/links/told"
 FORMAT: Final = 1
@@ -57,7 +57,7 @@ class StoreReport(NamedTuple):
     age_s: float
 
 
-class Report(NamedTuple):
+class LinksReport(NamedTuple):
     """An answer, to the question with this ``number``.
 
     ``tls`` is None if the endpoint does not know; ``lives`` are keys of the data store that was named, and the seconds
@@ -85,7 +85,7 @@ def named(payload: bytes) -> str:
     return found[2] if len(found) > 2 and isinstance(found[2], str) else ""
 
 
-def parse_report(payload: bytes) -> Report:
+def parse_report(payload: bytes) -> LinksReport:
     """An answer; what a newer format has at the end of something is passed over. Raises ProtocolError."""
     found = _values(payload)
     if len(found) < 5 or not (found[2] is None or isinstance(found[2], bool)):
@@ -102,7 +102,7 @@ def parse_report(payload: bytes) -> Report:
         if not isinstance(row[1], float) or not 0 <= row[1] < math.inf:
             raise ProtocolError("a report of entries has something else in it")
         lives.append((row[0], row[1]))
-    return Report(_count(found[1]), found[2], links, tuple(stores), tuple(lives))
+    return LinksReport(_count(found[1]), found[2], links, tuple(stores), tuple(lives))
 
 
 def _rows(found: object, least: int) -> list[tuple[Any, ...]]:

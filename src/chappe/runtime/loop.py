@@ -34,7 +34,7 @@ SOON_S: Final = 0.002  # who is to be looked at soon is so much later
 _STALE_MAX: Final = 64  # timers that nobody needs any more are thrown away when there are so many
 
 
-class Member(Protocol):
+class LoopMember(Protocol):
     """What the loop looks after. Its methods are called without any lock."""
 
     def look(self) -> tuple[bool, float]:
@@ -50,12 +50,12 @@ class Member(Protocol):
         """``look`` has raised this."""
 
 
-class _Place:
+class _LoopPlace:
     """What the loop knows of a member."""
 
     __slots__ = ("at", "left", "member", "queued", "watched")
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: LoopMember) -> None:
         self.member = member
         self.at = -math.inf  # when to look at it
         self.queued = math.inf  # of its timer in the heap, which may be earlier than ``at``
@@ -63,23 +63,23 @@ class _Place:
         self.left = False
 
 
-class Driver(Protocol):
+class MemberLoop(Protocol):
     """Who looks after members: the loop, or what a test has in its place."""
 
     @property
     def patient(self) -> bool:
         """Whether ``ask_soon`` wakes nobody at once, so that it may be called again and again."""
 
-    def ask(self, member: Member) -> None:
+    def ask(self, member: LoopMember) -> None:
         """Have it looked at at once."""
 
-    def ask_soon(self, member: Member) -> None:
+    def ask_soon(self, member: LoopMember) -> None:
         """Have it looked at ``SOON_S`` later at the latest, rather not earlier; a member may ask more than once."""
 
-    def add(self, member: Member) -> None:
+    def add(self, member: LoopMember) -> None:
         """Look after it from now on."""
 
-    def remove(self, member: Member) -> bool:
+    def remove(self, member: LoopMember) -> bool:
         """Look after it no more, nor watch its descriptor; whether it was the last member."""
 
     def end(self) -> None:
@@ -92,11 +92,11 @@ class Loop:
     def __init__(self) -> None:
         own(self)
         self._guard = threading.Lock()  # what is watched, and who has left
-        self._places: dict[Member, _Place] = {}
-        self._timers: list[tuple[float, int, _Place]] = []  # touched by our thread alone
+        self._places: dict[LoopMember, _LoopPlace] = {}
+        self._timers: list[tuple[float, int, _LoopPlace]] = []  # touched by our thread alone
         self._number = count()
-        self._asked: deque[Member] = deque()
-        self._later: deque[Member] = deque()  # those that the alarm is set for
+        self._asked: deque[LoopMember] = deque()
+        self._later: deque[LoopMember] = deque()  # those that the alarm is set for
         self._alarmed = False  # it is set
         self._asleep = False
         self._ended = False
@@ -127,13 +127,13 @@ class Loop:
         """See ``Driver.patient``."""
         return self._alarm is not None
 
-    def ask(self, member: Member) -> None:
+    def ask(self, member: LoopMember) -> None:
         """Have it looked at at once."""
         self._asked.append(member)
         if self._asleep:
             self._wake()
 
-    def ask_soon(self, member: Member) -> None:
+    def ask_soon(self, member: LoopMember) -> None:
         """See ``Driver.ask_soon``; without an alarm it is looked at at once."""
         if self._alarm is None:
             self.ask(member)
@@ -145,13 +145,13 @@ class Loop:
                 if self._alarm.fileno() >= 0:
                     self._alarm.set(SOON_S)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: LoopMember) -> None:
         """For ``join``."""
         with self._guard:
-            self._places[member] = _Place(member)
+            self._places[member] = _LoopPlace(member)
         self.ask(member)
 
-    def remove(self, member: Member) -> bool:
+    def remove(self, member: LoopMember) -> bool:
         """For ``leave``: the descriptor is not watched any more; whether it was the last member."""
         with self._guard:
             place = self._places.pop(member, None)
@@ -201,9 +201,9 @@ class Loop:
         wait_s = 0.0 if self._asked or self._ended else self._until_timer()
         ready = self._selector.select(wait_s)
         self._asleep = False
-        places: dict[_Place, None] = {}  # each once a round, so that all get their turns
+        places: dict[_LoopPlace, None] = {}  # each once a round, so that all get their turns
         for key, _ in ready:
-            if isinstance(key.data, _Place):
+            if isinstance(key.data, _LoopPlace):
                 places[key.data] = None
             else:
                 key.data()
@@ -216,7 +216,7 @@ class Loop:
             if not place.left:
                 self._look(place)
 
-    def _look(self, place: _Place) -> None:
+    def _look(self, place: _LoopPlace) -> None:
         try:
             watch, at = place.member.look()
         except BaseException as error:  # SystemExit too: the others need this thread
@@ -228,7 +228,7 @@ class Loop:
         if at < place.queued:
             self._plan(place)
 
-    def _watch(self, place: _Place, watch: bool) -> None:
+    def _watch(self, place: _LoopPlace, watch: bool) -> None:
         with self._guard:
             if place.left:
                 return
@@ -240,7 +240,7 @@ class Loop:
                 self._selector.register(place.member, selectors.EVENT_READ, place)
             place.watched = watch
 
-    def _plan(self, place: _Place) -> None:
+    def _plan(self, place: _LoopPlace) -> None:
         place.queued = place.at
         heapq.heappush(self._timers, (place.at, next(self._number), place))
         if len(self._timers) > _STALE_MAX + 4 * len(self._places):
@@ -248,7 +248,7 @@ class Loop:
             self._timers = [(each.queued, next(self._number), each) for each in kept]
             heapq.heapify(self._timers)
 
-    def _take_due(self, places: dict[_Place, None]) -> None:
+    def _take_due(self, places: dict[_LoopPlace, None]) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             queued, _, place = heapq.heappop(self._timers)
@@ -277,11 +277,11 @@ _joining = threading.Lock()
 _current: Loop | None = None
 
 
-def join(member: Member, on: machine.Machine = machine.SYSTEM) -> Driver:
+def join(member: LoopMember, on: machine.Machine = machine.SYSTEM) -> MemberLoop:
     """Have the process's loop, or that of the machine, look after ``member``, at once and until it leaves."""
     global _current
     if on.driver is not None:
-        driver: Driver = on.driver
+        driver: MemberLoop = on.driver
         driver.add(member)
         return driver
     with _joining:
@@ -291,7 +291,7 @@ def join(member: Member, on: machine.Machine = machine.SYSTEM) -> Driver:
         return _current
 
 
-def leave(loop: Driver, member: Member) -> None:
+def leave(loop: MemberLoop, member: LoopMember) -> None:
     """``member`` is looked at no more. Its descriptor may be closed from now on; a ``look`` may be under way.
 
     After the last member this waits for the thread to end, so the caller holds no lock of a member.

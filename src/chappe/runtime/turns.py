@@ -105,7 +105,7 @@ class Turns:
         self._eager = eager
         self._selector: selectors.BaseSelector | None = None  # until there is a socket
         self._wakeup: machine.Wakeup | None = None  # until a thread leads
-        self._loop: loop.Driver | None = None
+        self._loop: loop.MemberLoop | None = None
         self._leading: Callable[[], bool] | None = None  # what the leader waits for
         self._turn = 0  # rises whenever a user's thread or an event loop begins to drive
         self._more = False  # what ``handle`` said last
@@ -440,7 +440,7 @@ class Turns:
     # -- the loop's thread ----------------------------------------------------------------------------
 
     def look(self) -> tuple[bool, float]:
-        """Drive if nobody else does; see ``loop.Member``."""
+        """Drive if nobody else does; see ``loop.LoopMember``."""
         if not self.lock.acquire(timeout=BUSY_S):
             return False, time.monotonic() + BUSY_S  # somebody works long under it: the others do not wait for that
         try:

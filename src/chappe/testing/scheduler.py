@@ -19,7 +19,7 @@ from functools import partial
 from time import monotonic, sleep, time_ns  # the system's, also while a test has its own
 from typing import Any, Final
 
-from chappe.runtime.loop import Member
+from chappe.runtime.loop import LoopMember
 from chappe.sim.world import WALL_START_US, Clock
 from chappe.system import machine
 
@@ -83,7 +83,7 @@ class Scheduler:
         self.since = 0.0  # since then the test waits, or something that it has waited for has come
         self._change = threading.Condition()
         self._waiters: list[_Waiter] = []
-        self._places: dict[Member, _Place] = {}
+        self._places: dict[LoopMember, _Place] = {}
         self._steps = 0
         self._driving = False
         self._driver = 0  # the thread that drives, while one does
@@ -128,16 +128,16 @@ class Scheduler:
 
     # -- members: ``runtime.loop.Driver`` -------------------------------------------------------------
 
-    def add(self, member: Member) -> None:
+    def add(self, member: LoopMember) -> None:
         self._places[member] = _Place()
 
-    def remove(self, member: Member) -> bool:
+    def remove(self, member: LoopMember) -> bool:
         self._places.pop(member, None)
         return False
 
     patient = False
 
-    def ask(self, member: Member) -> None:
+    def ask(self, member: LoopMember) -> None:
         place = self._places.get(member)
         if place is not None:
             place.asked = True
@@ -272,7 +272,7 @@ class Scheduler:
                 self._look(member, place)
         return looked or self.clock.events != events
 
-    def _look(self, member: Member, place: _Place) -> None:
+    def _look(self, member: LoopMember, place: _Place) -> None:
         place.asked = False
         before = machine.drive(getattr(member, "machine", None))
         try:
@@ -357,7 +357,7 @@ class Thread(threading.Thread):
             self._scheduler.wait(lambda: not self.is_alive(), timeout)
 
 
-def _is_paused(member: Member) -> bool:
+def _is_paused(member: LoopMember) -> bool:
     return bool(getattr(getattr(member, "machine", None), "paused", False))
 
 

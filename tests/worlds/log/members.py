@@ -22,7 +22,7 @@ from chappe.log.clocks import ClockRead
 from chappe.log.consumer import EARLIEST, LAST, LogConsumer, Reset
 from chappe.log.consuming import ConsumingMember
 from chappe.log.delivery import Records
-from chappe.log.events import IdentityRolledBack
+from chappe.log.events import IdentityBehind
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
 from chappe.log.producers import LogProducers
@@ -315,7 +315,7 @@ class ProducerHost(NodeHost, ProducerSubject):
     def told(self, event: object) -> None:
         """As every host's; an identity that stores know better begins anew."""
         super().told(event)
-        if isinstance(event, IdentityRolledBack):
+        if isinstance(event, IdentityBehind):
             if self.journal is None or not self.journal.rolled_back:
                 self.world.fail("identity", f"{self.name} gives up its identity, which is as it was left: {event}")
             assert self._renew is not None

@@ -28,7 +28,7 @@ from chappe.data.topic import check_topic
 from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.batch import Batch, as_batch, as_headers
-from chappe.log.events import ConnectionRefused, IdentityClash, IdentityRolledBack, PermissionsChanged, Stopped
+from chappe.log.events import ConnectionRefused, IdentityBehind, IdentityClash, PermissionsChanged, Stopped
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
 from chappe.log.producers import LogProducers
 from chappe.permissions.rules import PRODUCE
@@ -529,7 +529,7 @@ class Producer(Closeable):
             self._node.later(self._deliveries.fail(lambda topic, offset: MemberStopped(event.reason)))
         if isinstance(event, IdentityClash) and self._node.discovery.newcomer(self.partition, time.monotonic()):
             self._fail(IdentityInUse(f"{event}; this one gives way"))
-        elif isinstance(event, IdentityRolledBack):
+        elif isinstance(event, IdentityBehind):
             self._fail(errors.IdentityRolledBack(str(event)))
         elif isinstance(event, PermissionsChanged):
             self._look_at_permissions()

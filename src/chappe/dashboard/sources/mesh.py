@@ -20,7 +20,7 @@ from chappe import Endpoint
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.data.order import SortKey, sort_key
 from chappe.errors import ChappeError, NotPermitted, ProtocolError, Unreachable
-from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, Report, ask, parse_report
+from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, LinksReport, ask, parse_report
 from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
 from chappe.observing.snapshot import HealthProblem, ObservedLink, ObservedMember, ObservedPart, ObservedStore, readable
 from chappe.system import started
@@ -42,7 +42,7 @@ class _Told:
     at: float
     tls: bool | None
     links: dict[str, LinkReport]
-    report: Report
+    report: LinksReport
 
 
 class MeshSource:
