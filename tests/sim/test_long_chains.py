@@ -9,7 +9,7 @@ from tests.worlds.mesh.hosts import EndpointHost
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.flows import FLOW_DATA, KIND_AT, PREFIX
 from chappe.mesh.messages import DATA, NOBODY, TREE
-from chappe.sim.streams import Side
+from chappe.sim.streams import StreamSide
 from chappe.sim.world import Checker
 
 COUNT = 10
@@ -23,7 +23,7 @@ class Written(Checker[Chain]):
         super().__init__(world)
         self.kinds: dict[tuple[str, int], int] = {}  # by writer and type
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """Count."""
         for frame in frames:
             if len(frame) > PREFIX + KIND_AT:

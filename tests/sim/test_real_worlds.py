@@ -200,7 +200,7 @@ FAULTS = (  # and a world that shows each
     (counts_a_refused_write, 6),
     (shows_nothing, 0),
     (tells_another_seat, 5),
-    (closes_the_node_of_others, 5),
+    (closes_the_node_of_others, 11),
     (keeps_what_was_gathered, 0),
     (flushes_once, 0),
     (stays_choked, 21),

@@ -37,9 +37,9 @@ from chappe.channel import (
 )
 from chappe.defaults import CHANNEL_ACK_EVENTS, CHANNEL_HEARTBEAT_S, CHANNEL_HURRY_S, CHANNEL_NACK_S
 from chappe.errors import BrokenClone, BufferFull
-from chappe.sim.host import TICK_S, Host
+from chappe.sim.host import TICK_S, SimHost
 from chappe.sim.network import Wire
-from chappe.sim.world import Checker, Settings, World
+from chappe.sim.world import Checker, Settings, SimWorld
 
 SILENT_S: Final = 15.0  # a producer drops who is silent for this long
 TOLD_S: Final = 4.0  # a consumer says so when it hears nothing for this long
@@ -63,7 +63,7 @@ class ChannelCores:
     consumer: type[ChannelConsumer[Payload]] = ChannelConsumer
 
 
-class ChannelWorld(World):
+class ChannelWorld(SimWorld):
     """Everything that one seed decides."""
 
     lengths_s = (5.0, 30.0)
@@ -97,7 +97,7 @@ class ChannelWorld(World):
         return self.consumed
 
 
-class ProducerEnd(Host):
+class ProducerEnd(SimHost):
     """A producer."""
 
     world: ChannelWorld
@@ -204,7 +204,7 @@ class ProducerEnd(Host):
         self.completed.discard(action.consumer)
 
 
-class ConsumerEnd(Host):
+class ConsumerEnd(SimHost):
     """A consumer, and what its owner does: it begins anew when it has lost something, or its producer is another.
 
     Every other one does without the first event that it loses, and goes on.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 
 Deliver = Callable[[Any], None]  # is given the host that takes it
 
 
-class ClockedHost(Host):
+class ClockedHost(SimHost):
     """Its world has ``drift``: by which part of it clocks may differ in speed."""
 
     def __init__(self, world: Any, name: str) -> None:

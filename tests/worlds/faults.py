@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 
 
 class Schedule:
     """Has faults happen at their times, each of which a shrunk world may leave out."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self.on = True  # ends with ``heal``
 

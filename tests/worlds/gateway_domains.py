@@ -12,7 +12,7 @@ from collections.abc import Callable
 from chappe.gateway.core import PublishToSide
 from chappe.mesh.filters import Filter, matches, minimal
 from chappe.mesh.messages import NOBODY, Message
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 
 DELAYS_S = ((0.0005, 0.002), (0.001, 0.02), (0.005, 0.1))  # in a domain: of news and of messages
 
@@ -34,7 +34,7 @@ class Port:
 class Domain:
     """One domain. ``subscribers`` are its endpoints but for gateways, and what each wants."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimWorld, name: str) -> None:
         self.world = world
         self.name = name
         self.subscribers: dict[bytes, Filter] = {}

@@ -27,8 +27,8 @@ from chappe.gateway.summary import as_chosen
 from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import Filter, matches
 from chappe.mesh.messages import Message
-from chappe.sim.host import Host, Member
-from chappe.sim.world import Checker, Settings, World
+from chappe.sim.host import SimHost, SimMember
+from chappe.sim.world import Checker, Settings, SimWorld
 
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c", b"/d/1", b"/d/2", b"/d/3")
 TOPICS = (b"/a", b"/a/x/1", b"/b/2", b"/c", b"/d/1/1", b"/d/3", b"other")
@@ -46,7 +46,7 @@ class Joint:
     chosen: tuple[Filter, Filter]
 
 
-class GatewayHost(Host):
+class GatewayHost(SimHost):
     """A gateway, with an endpoint in each of two domains."""
 
     world: GatewayWorld
@@ -121,7 +121,7 @@ class GatewayHost(Host):
         self.world.see("on_report", self, action.event)
 
 
-class GatewayWorld(World):
+class GatewayWorld(SimWorld):
     """Everything that one seed decides."""
 
     lengths_s = (8.0, 15.0, 30.0)
@@ -348,7 +348,7 @@ class Gateways(GatewayWorld):
             member.crash()
             self.clock.after(self.rng.choice((0.001, 0.3, 3.0)), self._restart, member)
 
-    def _restart(self, member: Member) -> None:
+    def _restart(self, member: SimMember) -> None:
         self.trace(member.host, "comes back")
         member.restart()
 

@@ -33,8 +33,8 @@ from chappe.kv.role import KeyChange
 from chappe.log.delivery import Records
 from chappe.log.events import RecordsLost
 from chappe.mesh.messages import Message
-from chappe.sim.host import Host, Member
-from chappe.sim.world import Checker, World
+from chappe.sim.host import SimHost, SimMember
+from chappe.sim.world import Checker, SimWorld
 
 TOPIC: Final = "table"
 EVENTS_PREFIX: Final = b"/event/"
@@ -248,7 +248,7 @@ class Bridges(Checker["Mix"]):
             self.fail(f"{host.name} records {event.payload!r} twice")
         recorded.add(event.payload)
 
-    def on_report(self, host: Host, event: object) -> None:
+    def on_report(self, host: SimHost, event: object) -> None:
         """Who has met no store takes what a producer still has."""
         if isinstance(event, RecordsLost) and isinstance(host, Table) and not host.core.met_stores:
             self._passed.setdefault(event.partition, set()).update(range(event.first, event.last + 1))
@@ -305,7 +305,7 @@ class Bridges(Checker["Mix"]):
         return None
 
 
-class Mix(World):
+class Mix(SimWorld):
     """A log, a mesh with a data store, and bridges between them, in shared processes."""
 
     tick_s = 0.5
@@ -317,7 +317,7 @@ class Mix(World):
         self.log = MixedLog(self)
         self.kv = MixedKv(self)
         self.parts = (self.log, self.kv)
-        self._beside: dict[str, Member] = {}  # members of the log, by the name of the other one in their process
+        self._beside: dict[str, SimMember] = {}  # members of the log, by the name of the other one in their process
         bridges = Bridges(self)
         for part in self.parts:
             part.watch(bridges)
@@ -366,18 +366,18 @@ class Mix(World):
         if name in self._beside:
             self._beside[name].restart()
             return
-        make: Callable[[str], Host] = partial(Table, log)
+        make: Callable[[str], SimHost] = partial(Table, log)
         if name != MASTER:
             journal = Journal(log.journal_rng)
             log.journals.append(journal)
             make = log.producer_of(TOPIC, self.rng.choice((1, 1, min(2, len(log.disks)))), journal, Recorder)
 
-        def begin() -> Host:
+        def begin() -> SimHost:
             if not self.kv.hosts[name].alive:
                 raise StorageError("its process does not run")  # and is tried again later
             return make(name)
 
-        member = self._beside[name] = Member(log, name, begin)
+        member = self._beside[name] = SimMember(log, name, begin)
         log.members.append(member)
 
     def end_process(self, name: str) -> None:

@@ -22,9 +22,9 @@ from tests.worlds.ordered.scenario import Ordered
 from tests.worlds.sealed.mesh import SealedMesh
 from tests.worlds.sealed.scenario import Sealed
 
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 
-SCENARIOS: Final[dict[str, type[World]]] = {
+SCENARIOS: Final[dict[str, type[SimWorld]]] = {
     "log": Log,
     "log-real": RealLog,
     "sink": Sink,

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chappe.sim.world import Outcome, Settings, World
+from chappe.sim.world import Outcome, Settings, SimWorld
 
-Make = Callable[[int, Settings | None], World]
+Make = Callable[[int, Settings | None], SimWorld]
 SHORTEST_MINUTES = 0.002
 
 

@@ -12,7 +12,7 @@ TICK_S = 0.001  # a timer is never earlier, and never sooner again
 SPINS_MAX = 600  # timeouts of one host in one second; a chain's server under load has 500, one that spins 1,000
 
 
-class Host:
+class SimHost:
     """What all hosts have in common: a name, a life, a timer, and what the world does with each action.
 
     ``table`` has the method that carries out each class of actions. A restarted member is another host of the
@@ -102,10 +102,10 @@ class Host:
             self.arm()
 
 
-class Member:
+class SimMember:
     """A name under which one host lives after the other."""
 
-    def __init__(self, world: Any, name: str, make: Callable[[], Host]) -> None:
+    def __init__(self, world: Any, name: str, make: Callable[[], SimHost]) -> None:
         self.world = world
         self.name = name
         self.make = make

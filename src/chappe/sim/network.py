@@ -6,14 +6,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 
 CALM = (0.0, 0.0, 0.0)
 WEATHER = (CALM, CALM, (0.02, 0.0, 0.0), (0.1, 0.05, 0.2), (0.3, 0.1, 0.5))  # loss, repetition, disorder
 LATE_S = 5.0  # what would take longer to a slow member is dropped
 
 
-class Network:
+class SimNetwork:
     """Cuts and delays.
 
     Args:
@@ -22,7 +22,7 @@ class Network:
         spike: How many of them take much longer.
     """
 
-    def __init__(self, world: World, base_s: float = 0.001, spike: float = 0.0) -> None:
+    def __init__(self, world: SimWorld, base_s: float = 0.001, spike: float = 0.0) -> None:
         self.clock = world.clock
         self.failed = world.failed
         self._base_s = base_s
@@ -50,10 +50,10 @@ class Network:
         self._cuts.clear()
 
 
-class Wire(Network):
+class Wire(SimNetwork):
     """Carries single messages from name to name: late, and in bad worlds lost, repeated and out of order."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         rng = world.rng
         self.loss, self.repetition, self.disorder = rng.choice(WEATHER)
         super().__init__(world, rng.choice((0.000_1, 0.001, 0.02)))

@@ -13,21 +13,21 @@ from typing import Any, Protocol
 
 from chappe.core import Ask, Dial, Publish, Reply, Subscribe
 from chappe.log.messages import Message
-from chappe.sim.network import Network
-from chappe.sim.world import World
+from chappe.sim.network import SimNetwork
+from chappe.sim.world import SimWorld
 
 REDIAL_S = (0.1, 1.0)
 
 
-class PubSub(Network):
+class PubSub(SimNetwork):
     """All publishing sockets, all sockets that are asked, and their ports."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         rng = world.rng
         self.queue_max = rng.choice((8, 30, 200, 1000))
         super().__init__(world, rng.choice((0.000_1, 0.001, 0.005, 0.02)), rng.choice((0.0, 0.01, 0.05)))
-        self.publishers: dict[str, Publisher] = {}
-        self.routers: dict[str, Router] = {}  # query sockets
+        self.publishers: dict[str, SimPublisher] = {}
+        self.routers: dict[str, SimRouter] = {}  # query sockets
         self.dialogues = 0
         self.judge: Judge | None = None  # where there are rules
         self.stuck: dict[Pipe, None] = {}  # pipes that deliver nothing until ``unstick``
@@ -68,7 +68,7 @@ class Judge(Protocol):
         """What takes the messages that a publisher sends to a subscriber."""
 
 
-class Subscriber(Protocol):
+class SimSubscriber(Protocol):
     """Who listens."""
 
     name: str
@@ -95,22 +95,22 @@ class Subscriber(Protocol):
         """Whether nothing more is wanted for now."""
 
 
-class Publisher(Protocol):
+class SimPublisher(Protocol):
     """Who publishes."""
 
     name: str
     alive: bool
     stalled_until: float
-    listeners: dict[Link, None]
+    listeners: dict[SimLink, None]
 
-    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+    def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
         """A listener subscribed to something, or no longer."""
 
-    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+    def on_listener_gone(self, link: SimLink, asked: list[bytes]) -> None:
         """The connection of a listener broke: all that it had asked for is over."""
 
 
-class Router(Protocol):
+class SimRouter(Protocol):
     """Who answers questions."""
 
     name: str
@@ -228,7 +228,7 @@ class Pipe:
             self._deliver(thing)
 
 
-class Link:
+class SimLink:
     """One subscriber's connection to one endpoint, redialled until it is closed."""
 
     __slots__ = (
@@ -247,13 +247,13 @@ class Link:
         "wanted",
     )
 
-    def __init__(self, net: PubSub, subscriber: Subscriber, endpoint: str, what: type = Dial) -> None:
+    def __init__(self, net: PubSub, subscriber: SimSubscriber, endpoint: str, what: type = Dial) -> None:
         self._what = what
         self._net = net
         self.subscriber = subscriber
         self.endpoint = endpoint
         self.closed = False
-        self.publisher: Publisher | None = None
+        self.publisher: SimPublisher | None = None
         self.up: Pipe | None = None  # subscriptions
         self.down: Pipe | None = None  # messages
         self.rest: Pipe | None = None  # messages of a publisher that has ended

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from chappe.core import Close, Dial, Flush
-from chappe.sim.network import Network
-from chappe.sim.world import Clock
+from chappe.sim.network import SimNetwork
+from chappe.sim.world import SimClock
 
 # On the way in one direction, as the buffers of two kernels together; the small ones make a small world feel them.
 WINDOWS_BYTES = (16_384, 131_072, 1_048_576, 6_291_456)
@@ -36,32 +36,32 @@ class End(Protocol):
     def frozen(self) -> bool:
         """Whether it stands still."""
 
-    def reads(self, side: Side) -> bool:
+    def reads(self, side: StreamSide) -> bool:
         """Whether it reads from a connection now."""
 
-    def moved(self, side: Side) -> None:
+    def moved(self, side: StreamSide) -> None:
         """There is room again in a connection that was full."""
 
-    def accept(self, side: Side) -> None:
+    def accept(self, side: StreamSide) -> None:
         """A connection came in."""
 
-    def connected(self, dial: int, side: Side) -> None:
+    def connected(self, dial: int, side: StreamSide) -> None:
         """A dial succeeded."""
 
     def dial_failed(self, dial: int, reason: str) -> None:
         """A dial failed."""
 
-    def read(self, side: Side, bodies: list[bytes]) -> None:
+    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Frames came."""
 
-    def broken(self, side: Side, reason: str) -> None:
+    def broken(self, side: StreamSide, reason: str) -> None:
         """The connection is gone."""
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
         """What is to be written next."""
 
 
-class Side:
+class StreamSide:
     """One end of a connection; ``conn`` is its host's number for it."""
 
     def __init__(self, network: Streams, host: End, address: tuple[str, int]) -> None:
@@ -69,7 +69,7 @@ class Side:
         self.host = host
         self.address = address  # of the other end, as this one sees it
         self.conn = 0
-        self.other: Side = self
+        self.other: StreamSide = self
         self.open = True
         self.closing = False  # once all is written
         self.cut = False  # what is sent vanishes, in either direction
@@ -191,18 +191,18 @@ class Streams:
     """
 
     def __init__(
-        self, net: Network, look: Callable[[Side, list[bytes]], None], windows: Sequence[int] | None = None
+        self, net: SimNetwork, look: Callable[[StreamSide, list[bytes]], None], windows: Sequence[int] | None = None
     ) -> None:
         self.net = net
-        self.clock: Clock = net.clock
+        self.clock: SimClock = net.clock
         self.look = look
         self.windows = windows or WINDOWS_BYTES
         self.delays: Sequence[float] = DELAYS_S
         self.listeners: dict[tuple[str, int], End] = {}
-        self.sides: list[Side] = []
+        self.sides: list[StreamSide] = []
         self.clogged: dict[tuple[str, str], float] = {}  # names of writer and reader: when there was no room last
         # Pairs of names: what becomes of their next connection while its ends still greet each other.
-        self.early: dict[frozenset[str], Callable[[Side], None]] = {}
+        self.early: dict[frozenset[str], Callable[[StreamSide], None]] = {}
 
     def dial(self, host: End, dial: int, address: tuple[str, int]) -> None:
         """Connect, or fail, in a while."""
@@ -226,8 +226,8 @@ class Streams:
         if not target.alive or not self.net.reachable(host.name, address[0]):
             self._fail(host, dial, "connection refused")
             return
-        near = Side(self, host, address)
-        far = Side(self, target, (host.name, 40_000 + dial))
+        near = StreamSide(self, host, address)
+        far = StreamSide(self, target, (host.name, 40_000 + dial))
         near.other, far.other = far, near
         near.delay_s = far.delay_s = self.clock.rng.choice(self.delays)
         near.window_bytes = far.window_bytes = self.clock.rng.choice(self.windows)
@@ -238,7 +238,7 @@ class Streams:
         host.connected(dial, near)
         target.accept(far)
 
-    def drop(self, side: Side) -> None:
+    def drop(self, side: StreamSide) -> None:
         """A side that was to be closed still has something to write: it is closed at once."""
         if side.open:
             self.net.failed[Close] += 1
@@ -246,16 +246,16 @@ class Streams:
             self.forget(side)
             side.other.reset("connection reset by peer")
 
-    def forget(self, side: Side) -> None:
+    def forget(self, side: StreamSide) -> None:
         """A side is closed."""
         if side in self.sides:
             self.sides.remove(side)
 
-    def between(self, one: str, two: str) -> list[Side]:
+    def between(self, one: str, two: str) -> list[StreamSide]:
         """The open sides of connections between two names."""
         names = {one, two}
         return [side for side in self.sides if {side.host.name, side.other.host.name} == names]
 
-    def of(self, host: End) -> list[Side]:
+    def of(self, host: End) -> list[StreamSide]:
         """The open sides of a host."""
         return [side for side in self.sides if side.host is host]

@@ -11,9 +11,9 @@ from math import inf
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
-from chappe.sim.host import Host, Member
+from chappe.sim.host import SimHost, SimMember
 
-H = TypeVar("H", bound=Host)
+H = TypeVar("H", bound=SimHost)
 W = TypeVar("W")  # a world
 
 WALL_START_US = 1_700_000_000_000_000  # the time of day when every world begins
@@ -55,7 +55,7 @@ class Outcome:
     detail: str = ""
 
 
-class Clock:
+class SimClock:
     """A heap of events on virtual time, in seconds since the world began; and the source of chance."""
 
     def __init__(self, seed: int) -> None:
@@ -116,7 +116,7 @@ class Checker(Generic[W]):
         return None
 
 
-class World:
+class SimWorld:
     """Everything that one seed decides. A scenario adds its members, faults and checkers.
 
     Args:
@@ -130,20 +130,20 @@ class World:
     settle_max_s: ClassVar[float] = 100.0  # everything is settled so long after the last fault
     settled_s: ClassVar[float] = 1.0  # ... and stays so
     events_max: ClassVar[int] = 400_000  # more means that something runs in circles
-    whole: World | None = None  # that it is a part of, whose time and chance it shares; set before ``__init__``
+    whole: SimWorld | None = None  # that it is a part of, whose time and chance it shares; set before ``__init__``
 
     def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.settings = settings or Settings()
         whole = self.whole
-        self.clock: Clock = Clock(seed) if whole is None else whole.clock
+        self.clock: SimClock = SimClock(seed) if whole is None else whole.clock
         self.rng: Random = self.clock.rng
         self.telling = tell is not None
         self.faults = 0  # planned
         # Faults that happened, by name; actions that came to nothing, or to less than all, by class.
         self.played: Counter[str] = Counter() if whole is None else whole.played
         self.failed: Counter[type] = Counter() if whole is None else whole.failed
-        self.members: list[Member] = []
+        self.members: list[SimMember] = []
         self.hosts: dict[str, Any] = {}  # by name, in its present life
         self.tell = tell
         self.checkers: list[Checker[Any]] = []
@@ -160,10 +160,10 @@ class World:
 
     # -- members ----------------------------------------------------------------------------------------------
 
-    def join(self, kind: str, make: Callable[[str], Host]) -> Member:
+    def join(self, kind: str, make: Callable[[str], SimHost]) -> SimMember:
         """Add a member; ``make`` makes a host of that name for each of its lives."""
         name = f"{kind}{sum(member.name.startswith(kind) for member in self.members)}"
-        member = Member(self, name, lambda: make(name))
+        member = SimMember(self, name, lambda: make(name))
         self.members.append(member)
         return member
 

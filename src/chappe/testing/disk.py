@@ -26,7 +26,7 @@ _WRITES: Final = os.O_WRONLY | os.O_RDWR
 
 
 @dataclass(slots=True)
-class _Change:
+class _DiskChange:
     """A write at a position, or a cut to a length."""
 
     at: int
@@ -54,8 +54,8 @@ class _Change:
 
 
 @dataclass(slots=True, eq=False)
-class _File:
-    since: list[_Change] = field(default_factory=list)  # changes that are not all synced
+class _DiskFile:
+    since: list[_DiskChange] = field(default_factory=list)  # changes that are not all synced
     content: bytes = b""  # of one that was removed: what it had then
 
     def sync(self) -> None:
@@ -89,7 +89,7 @@ class _File:
         return bytes(found)
 
 
-def _tear(change: _Change, content: bytearray, rng: Random) -> None:
+def _tear(change: _DiskChange, content: bytearray, rng: Random) -> None:
     """Apply some sectors of a write; of others the length alone may be there."""
     assert change.raw is not None
     share = rng.choice(SURVIVING)
@@ -111,8 +111,8 @@ class Disk:
         self._share = 0.0
         self._error = errno.ENOSPC
         self.slow_s = 0.0
-        self._files: dict[str, _File] = {}  # those that were changed, by path
-        self._done: dict[str, list[tuple[str, _File | None]]] = {}  # by directory: a path, and what was there before
+        self._files: dict[str, _DiskFile] = {}  # those that were changed, by path
+        self._done: dict[str, list[tuple[str, _DiskFile | None]]] = {}  # by directory: path, and what was there
 
     # -- what a test decides ----------------------------------------------------------------------------------
 
@@ -156,23 +156,23 @@ class Disk:
         """How many of so many bytes a write takes that fails, or in which the process is killed."""
         return self._rng.randint(0, size)
 
-    def of(self, path: str) -> _File | None:
+    def of(self, path: str) -> _DiskFile | None:
         """The file at a path, if it was changed."""
         return self._files.get(path)
 
-    def changing(self, path: str) -> _File:
+    def changing(self, path: str) -> _DiskFile:
         """The file at a path, which is to be changed."""
-        return self._files.setdefault(path, _File())
+        return self._files.setdefault(path, _DiskFile())
 
-    def was(self, path: str) -> _File | None:
+    def was(self, path: str) -> _DiskFile | None:
         """What is at a path, as it can be put back; None if nothing is."""
         if not os.path.lexists(path):
             return None
-        found = self._files.get(path) or _File()
+        found = self._files.get(path) or _DiskFile()
         found.content = _read(path)
         return found
 
-    def did(self, path: str, before: _File | None) -> None:
+    def did(self, path: str, before: _DiskFile | None) -> None:
         """An entry of a directory was changed."""
         self._done.setdefault(os.path.dirname(path), []).append((path, before))
 
@@ -207,7 +207,7 @@ class Disk:
                     _write(path, found)
         self._files.clear()
 
-    def _put_back(self, path: str, before: _File | None) -> None:
+    def _put_back(self, path: str, before: _DiskFile | None) -> None:
         self._files.pop(path, None)
         if before is not None:
             _write(path, before.content)
@@ -245,7 +245,7 @@ class DiskOps(FileOps):
     def __init__(self, disk: Disk, synced: Callable[[], None]) -> None:
         self._disk = disk
         self._synced = synced
-        self._open: dict[int, _File | str | None] = {}  # a directory has its path
+        self._open: dict[int, _DiskFile | str | None] = {}  # a directory has its path
         self._paths: dict[int, str] = {}
         self.changes_left: int | None = None  # then the process is killed
 
@@ -278,12 +278,12 @@ class DiskOps(FileOps):
         else:
             self._open[fd] = self._disk.changing(path) if flags & _WRITES else self._disk.of(path)
         if before:
-            self._file(fd).since.append(_Change(0, None, before, len(before)))
+            self._file(fd).since.append(_DiskChange(0, None, before, len(before)))
         return fd
 
-    def _file(self, fd: int) -> _File:
+    def _file(self, fd: int) -> _DiskFile:
         found = self._open[fd]
-        assert isinstance(found, _File)
+        assert isinstance(found, _DiskFile)
         return found
 
     def close(self, fd: int) -> None:
@@ -303,7 +303,7 @@ class DiskOps(FileOps):
             raw = raw[: self._disk.part(len(raw))]
         file, length = self._file(fd), os.fstat(fd).st_size
         old = os.pread(fd, min(len(raw), max(0, length - position)), position)
-        file.since.append(_Change(position, raw, old, length))
+        file.since.append(_DiskChange(position, raw, old, length))
         written = super().pwritev(fd, [raw], position) if raw else 0
         if killed:
             raise Killed
@@ -321,10 +321,10 @@ class DiskOps(FileOps):
         self._synced()
         found = self._open[fd]
         if self._disk.refuses(room=False):
-            if isinstance(found, _File):
+            if isinstance(found, _DiskFile):
                 found.lose()
             raise self._disk.refusal()
-        if isinstance(found, _File):
+        if isinstance(found, _DiskFile):
             found.sync()
         elif found is not None:
             self._disk.sync_directory(found)
@@ -333,7 +333,11 @@ class DiskOps(FileOps):
 
     def drop_cache(self, fd: int, position: int, size: int) -> None:
         found, path = self._open[fd], self._paths.get(fd, "")
-        if not isinstance(found, _File) or not found.since or not all(each.synced or each.lost for each in found.since):
+        if (
+            not isinstance(found, _DiskFile)
+            or not found.since
+            or not all(each.synced or each.lost for each in found.since)
+        ):
             return
         if os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(fd)):
             content = found.on_disk(_read(path))
@@ -346,7 +350,7 @@ class DiskOps(FileOps):
         self._change()
         size = os.fstat(fd).st_size
         old = os.pread(fd, max(0, size - length), length)
-        self._file(fd).since.append(_Change(length, None, old, size))
+        self._file(fd).since.append(_DiskChange(length, None, old, size))
         super().ftruncate(fd, length)
 
     def replace(self, source: str, target: str) -> None:

@@ -6,10 +6,10 @@ from itertools import cycle
 from math import inf
 from typing import Any, Final
 
-from chappe.sim.network import Network
+from chappe.sim.network import SimNetwork
 from chappe.sim.pubsub import PubSub
 from chappe.sim.streams import Streams
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 from chappe.testing.scheduler import Scheduler
 
 DELAY_S: Final = 0.000_1  # of the network
@@ -28,11 +28,11 @@ class Net(PubSub):
         rough: Whether queues are small and ways long and uneven, as drawn from the seed.
     """
 
-    def __init__(self, world: World, *, rough: bool) -> None:
+    def __init__(self, world: SimWorld, *, rough: bool) -> None:
         super().__init__(world)
         self.inbox_max = self.queue_max
         if not rough:
-            Network.__init__(self, world, DELAY_S)
+            SimNetwork.__init__(self, world, DELAY_S)
             self.queue_max, self.inbox_max = QUEUE_MAX, INBOX_MAX
         self.rough = rough
         self._mute: set[tuple[str, str]] = set()  # from whom nothing comes to whom
@@ -152,7 +152,7 @@ class Ground:
             waits. So the same seed plays the same world, on clocks that begin at fixed times.
     """
 
-    def __init__(self, world: World, *, rough: bool = False, alone: bool = False) -> None:
+    def __init__(self, world: SimWorld, *, rough: bool = False, alone: bool = False) -> None:
         self.changes = 0  # rises whenever a file becomes ready for something
         self.alone = alone
         self.rng = world.rng

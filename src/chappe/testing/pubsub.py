@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import zmq
 
-from chappe.sim.pubsub import REDIAL_S, Dialogue, Link
+from chappe.sim.pubsub import REDIAL_S, Dialogue, SimLink
 from chappe.testing.ground import Socket, Station
 
 
@@ -84,7 +84,7 @@ class _Listening(_Socket):
     def __init__(self, host: Station) -> None:
         super().__init__(host)
         self.wants: dict[bytes, int] = {}
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, SimLink] = {}
 
     def setsockopt(self, option: int, value: Any) -> None:
         if option in (zmq.SUBSCRIBE, zmq.UNSUBSCRIBE):
@@ -105,7 +105,7 @@ class _Listening(_Socket):
 
     def connect(self, endpoint: str) -> None:
         if endpoint not in self.links:
-            self.links[endpoint] = Link(self.net, self, _port_of(endpoint))
+            self.links[endpoint] = SimLink(self.net, self, _port_of(endpoint))
 
     def disconnect(self, endpoint: str) -> None:
         link = self.links.pop(endpoint, None)
@@ -142,12 +142,12 @@ class _Publishing(_Socket):
 
     def __init__(self, host: Station) -> None:
         super().__init__(host)
-        self.listeners: dict[Link, None] = {}
+        self.listeners: dict[SimLink, None] = {}
         self._options: dict[int, Any] = {}
-        self._sources: deque[Link] = deque()  # of what waits to be received
-        self._source: Link | None = None  # of what was received last
+        self._sources: deque[SimLink] = deque()  # of what waits to be received
+        self._source: SimLink | None = None  # of what was received last
         self._parts: list[bytes] = []
-        self._dials: dict[str, Link | None] = {}  # to sockets that subscribe here once they are connected
+        self._dials: dict[str, SimLink | None] = {}  # to sockets that subscribe here once they are connected
         self._name = f"publisher {self.number}"
 
     def setsockopt(self, option: int, value: Any) -> None:
@@ -170,14 +170,14 @@ class _Publishing(_Socket):
             return
         found = self.ground.ports.get(port)
         if isinstance(found, _Listening) and self.net.reachable(self.name, found.name):
-            self._dials[port] = found.links[self._name] = Link(self.net, found, self._name)
+            self._dials[port] = found.links[self._name] = SimLink(self.net, found, self._name)
         else:
             self._redial(port)
 
     def _redial(self, port: str) -> None:
         self.net.clock.after(self.net.clock.rng.uniform(*REDIAL_S), self._dial, port)
 
-    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+    def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
         welcome: bytes | None = self._options.get(zmq.XPUB_WELCOME_MSG)
         if on and welcome is not None and link.asked == [prefix] and link.down is not None:
             link.down.send([welcome])
@@ -187,7 +187,7 @@ class _Publishing(_Socket):
             self._sources.append(link)
             self.arrived([(b"\1" if on else b"\0") + prefix])
 
-    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+    def on_listener_gone(self, link: SimLink, asked: list[bytes]) -> None:
         if self.closed or link.publisher is self:
             return  # it has dialled again, and subscribed, before this was noticed; perhaps at who came after us
         self.listeners.pop(link, None)
@@ -196,7 +196,7 @@ class _Publishing(_Socket):
         if link.closed:
             self.dialled_gone(link)
 
-    def dialled_gone(self, link: Link) -> None:
+    def dialled_gone(self, link: SimLink) -> None:
         """Who was dialled has closed the connection for good."""
         for port, dialled in self._dials.items():
             if dialled is link:

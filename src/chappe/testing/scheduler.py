@@ -20,7 +20,7 @@ from time import monotonic, sleep, time_ns  # the system's, also while a test ha
 from typing import Any, Final
 
 from chappe.runtime.loop import LoopMember
-from chappe.sim.world import WALL_START_US, Clock
+from chappe.sim.world import WALL_START_US, SimClock
 from chappe.system import machine
 
 STEP_S: Final = 1e-6  # what each step takes, so that nothing happens for ever in one moment
@@ -72,7 +72,7 @@ class Scheduler:
             steady clock from 0.
     """
 
-    def __init__(self, clock: Clock, readable: Callable[[int], bool], *, alone: bool = False) -> None:
+    def __init__(self, clock: SimClock, readable: Callable[[int], bool], *, alone: bool = False) -> None:
         self.clock = clock
         self.outside = frozenset(each.ident for each in threading.enumerate() if each.ident) - {threading.get_ident()}
         self._readable = readable

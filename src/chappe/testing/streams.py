@@ -8,7 +8,7 @@ import socket
 from collections import deque
 from typing import Any, Final, cast
 
-from chappe.sim.streams import PREFIX, Side
+from chappe.sim.streams import PREFIX, StreamSide
 from chappe.testing.ground import DELAY_S, FIRST_FILE, Socket, Station
 
 UNREAD_MAX: Final = 256  # pieces that wait to be read; further ones wait on the way
@@ -43,7 +43,7 @@ class _Stream(Socket):
 
     def __init__(self, host: Station) -> None:
         super().__init__(host)
-        self._side: Side | None = None
+        self._side: StreamSide | None = None
         self._error = 0
         self._end: str | None = None  # why nothing more will come
         self._unread: deque[bytes] = deque()
@@ -122,7 +122,7 @@ class _Stream(Socket):
 
     # -- for the connection ---------------------------------------------------------------------------
 
-    def connected(self, dial: int, side: Side) -> None:
+    def connected(self, dial: int, side: StreamSide) -> None:
         self._side = side
         if not self.ground.net.rough:
             side.delay_s = DELAY_S
@@ -139,22 +139,22 @@ class _Stream(Socket):
         self.writable = not self._unsent
         return [_LENGTH + piece] if piece else []
 
-    def moved(self, side: Side) -> None:
+    def moved(self, side: StreamSide) -> None:
         pass
 
-    def reads(self, side: Side) -> bool:
+    def reads(self, side: StreamSide) -> bool:
         return len(self._unread) < UNREAD_MAX and not self.host.paused
 
-    def read(self, side: Side, bodies: list[bytes]) -> None:
+    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
         if not self.closed:
             self._unread += bodies
             self.readable = True
 
-    def broken(self, side: Side, reason: str) -> None:
+    def broken(self, side: StreamSide, reason: str) -> None:
         self._end = reason
         self.readable = self.writable = True
 
-    def accept(self, side: Side | None = None) -> Any:
+    def accept(self, side: StreamSide | None = None) -> Any:
         raise NotImplementedError
 
 
@@ -172,7 +172,7 @@ class _Listener(_Stream):
     def getsockname(self) -> tuple[str, int]:
         return "127.0.0.1", int(self.port)
 
-    def accept(self, side: Side | None = None) -> Any:
+    def accept(self, side: StreamSide | None = None) -> Any:
         if side is not None:
             made = _Stream(self.host)
             made.connected(0, side)

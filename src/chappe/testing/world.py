@@ -21,7 +21,7 @@ from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
 from chappe.errors import Closed
 from chappe.log.batch import Record
-from chappe.sim.world import World as Chance
+from chappe.sim.world import SimWorld
 from chappe.system import forking, machine
 from chappe.system import time as clocks
 from chappe.testing.disk import Disk
@@ -69,7 +69,7 @@ class World:
     """
 
     def __init__(self, directory: str | Path, seed: int = 0, *, rough: bool = False) -> None:
-        self._begin(directory, Ground(Chance(seed), rough=rough))
+        self._begin(directory, Ground(SimWorld(seed), rough=rough))
 
     def _begin(self, directory: str | Path, ground: Ground) -> None:
         self.directory = Path(directory)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from tests.worlds.chain.hosts import ClientHost, ServerHost
 from tests.worlds.chain.scenario import ChainCores, ChainFaults, Chains
 
-from chappe.sim.host import Member
+from chappe.sim.host import SimMember
 from chappe.sim.world import Checker, Settings
 
 LOSS = 0.02  # more would make servers miss four beats in a row, which counts as a death
@@ -53,11 +53,11 @@ class DeathsOnly(ChainFaults):
         """Whether one server is left, which is to live on."""
         return self.schedule.on and self.world.now < self._alone_until
 
-    def _kill(self, member: Member) -> None:
+    def _kill(self, member: SimMember) -> None:
         if not self._alone:
             super()._kill(member)
 
-    def _restart(self, member: Member) -> None:
+    def _restart(self, member: SimMember) -> None:
         if self._alone and member in self.world.server_members:
             self.world.clock.at(self._alone_until, self._restart, member)
         else:

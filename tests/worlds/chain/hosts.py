@@ -24,7 +24,7 @@ from chappe.replication.chain.messages import (
     decode_request,
     encode,
 )
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 
 KEYS = ("r0", "r1", "c0", "l0")
 UNDER_WAY_MAX = 4  # operations of one client
@@ -94,7 +94,7 @@ class ServerClock:
         return int(self._host.world.wall_us(self._host)) * 1_000
 
 
-class ChainHost(Host):
+class ChainHost(SimHost):
     """A host with a clock of its own, that takes what came when it stands still no more."""
 
     def __init__(self, world: Any, name: str) -> None:

@@ -21,9 +21,9 @@ from chappe.limits import CHAIN_LIMITS
 from chappe.replication.chain.client import ChainClient
 from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.messages import Entry
-from chappe.sim.host import Member
+from chappe.sim.host import SimMember
 from chappe.sim.network import Wire
-from chappe.sim.world import Checker, Excused, Settings, World
+from chappe.sim.world import Checker, Excused, Settings, SimWorld
 
 DRIFTS: Final = (0.0, 0.01, 0.1)
 
@@ -39,7 +39,7 @@ class ChainCores:
 class Ways(Wire):
     """A wire that may be cut in one direction."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         super().__init__(world)
         self.gone: dict[tuple[str, str], float] = {}
 
@@ -52,7 +52,7 @@ class Ways(Wire):
         self.gone.clear()
 
 
-class ChainWorld(World):
+class ChainWorld(SimWorld):
     """Everything that one seed decides."""
 
     lengths_s: ClassVar[tuple[float, ...]] = (5.0, 10.0, 20.0)
@@ -304,7 +304,7 @@ class ChainFaults:
             for place in range(len(world.servers)):
                 host.core.ask_out(place, False, host.now)
 
-    def _server(self) -> Member:
+    def _server(self) -> SimMember:
         world = self.world
         return world.server_members[world.rng.randrange(len(world.servers))]
 
@@ -313,12 +313,12 @@ class ChainFaults:
         self._kill(member)
         self.world.clock.after(self.world.rng.choice((0.05, 0.5, 3.0)), self._restart, member)
 
-    def _kill(self, member: Member) -> None:
+    def _kill(self, member: SimMember) -> None:
         if member.alive:
             self.world.trace(member.host, "dies")
             member.crash()
 
-    def _restart(self, member: Member) -> None:
+    def _restart(self, member: SimMember) -> None:
         if not member.alive:
             member.restart()
 
@@ -418,7 +418,7 @@ class Chains(ChainWorld):
         self.watch(Same(self), Once(self))
         self.server_members = []
         for name in self.servers:
-            member = Member(self, name, lambda name=name: self.server_host(self, name))  # type: ignore[misc]
+            member = SimMember(self, name, lambda name=name: self.server_host(self, name))  # type: ignore[misc]
             self.members.append(member)
             self.server_members.append(member)
         self.client_members = [

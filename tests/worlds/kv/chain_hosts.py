@@ -18,7 +18,7 @@ from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
 from chappe.kv.role import CHAIN
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 
 HOPS_S: Final = (0.0, 0.000_1, 0.01, 0.2)  # from the chain's thread to the endpoint's, and back
 
@@ -171,6 +171,6 @@ class StoreServer(Part, ServerHost):
         return []
 
 
-def chain_of(world: World) -> list[StoreServer]:
+def chain_of(world: SimWorld) -> list[StoreServer]:
     """Its servers that run."""
     return world.alive(StoreServer)

@@ -23,7 +23,7 @@ from chappe.kv.history import KeyHistory
 from chappe.kv.topics import clone_topic, master_topic
 from chappe.member import KvPart, StoreCommit
 from chappe.mesh.endpoint import EndpointOptions
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 
 STORE: Final = "s"
 PART: Final = 7  # the number of a data store at its member
@@ -92,7 +92,7 @@ class SetBack:
         return self._clock.wall_ns() - self.behind_ns
 
 
-class KvHost(Host):
+class KvHost(SimHost):
     """One life of a member: a master or a clone, and its application."""
 
     world: KvWorld

@@ -17,7 +17,7 @@ from chappe.kv.commands import ChangesOffer, decode_message
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
 from chappe.kv.events import MasterFound
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 
 STORE: Final = "s"
 NOTICES_S: Final = (0.0, 0.0, 0.3, 20.0)  # how long until others hear that an endpoint is gone
@@ -41,7 +41,7 @@ class Written:
     told: bool = False
 
 
-class Part(Host):
+class Part(SimHost):
     """What a master and a clone have in common, whatever else the host is."""
 
     role: Any

@@ -23,7 +23,7 @@ from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.sources import Key
 from chappe.log.storage import AppendRecords
 from chappe.log.store import LogStore
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 from chappe.sim.world import Checker
 
 ALONE_S = 2.0  # what a store writes may have been decided so long ago
@@ -66,7 +66,7 @@ class Order(Checker[WatchedLog]):
                 if not same(each, sent[offset], originals):
                     self.fail(f"{host.name} got {key} offset {offset} as {each}, sent was {sent[offset]}")
 
-    def on_report(self, host: Host, event: object) -> None:
+    def on_report(self, host: SimHost, event: object) -> None:
         """A consumer gives something up: only what nobody has."""
         if isinstance(host, ConsumerSubject) and host.reset is LAST:
             return
@@ -316,11 +316,11 @@ class Bounds(Checker[WatchedLog]):
         for producer in self.world.alive(ProducerSubject):
             self._sound(producer, [*producer.part.invariants(), *producer.member.invariants()])
 
-    def _sound(self, host: Host, wrong: list[str]) -> None:
+    def _sound(self, host: SimHost, wrong: list[str]) -> None:
         if wrong:
             self.fail(f"{host.name}: {'; '.join(wrong)}")
 
-    def _at_most(self, host: Host, what: str, found: int, bound: int, more: int) -> None:
+    def _at_most(self, host: SimHost, what: str, found: int, bound: int, more: int) -> None:
         if found < 0 or found > bound + more:
             self.fail(f"{host.name}: {what} is {found}, the bound is {bound}")
 

@@ -16,7 +16,7 @@ from tests.worlds.log.population import PopulatedLog
 from tests.worlds.log.stores import StoreHost
 
 from chappe.data.topic import Filter
-from chappe.sim.host import Member
+from chappe.sim.host import SimMember
 
 SLOW_DISK_S = 0.7  # how long a write takes while disks are slow
 BAD_JOURNALS = 0.3  # of the worlds have journals that refuse
@@ -31,7 +31,7 @@ MORE_OF_EACH = 0.3  # of the worlds have each of the faults that were added last
 HEALED_DISK_S = 0.01  # and at most when all faults are over
 
 
-def node(member: Member) -> NodeHost:
+def node(member: SimMember) -> NodeHost:
     """The host of a member of the log."""
     assert isinstance(member.host, NodeHost)
     return member.host
@@ -115,7 +115,7 @@ class LogFaults(Schedule):
 
     # -- members --------------------------------------------------------------------------------------
 
-    def _member(self) -> Member | None:
+    def _member(self) -> SimMember | None:
         alive = [m for m in self.world.members if m.alive and not isinstance(m.host, OriginalHost)]
         return self.rng.choice(alive) if alive else None
 
@@ -123,7 +123,7 @@ class LogFaults(Schedule):
         member = self._member()
         return node(member) if member is not None else None
 
-    def _down(self, member: Member, *, goodbye: bool = False) -> None:
+    def _down(self, member: SimMember, *, goodbye: bool = False) -> None:
         host = member.host
         member.crash(goodbye=goodbye, notice_s=self.rng.choice((0.0, 0.0, 6.0)))
         self._mourn(host)
@@ -338,7 +338,7 @@ class LogFaults(Schedule):
 
         world.clock.after(rng.choice((0.5, 2.0, 4.0)), restore)
 
-    def _copy_journal(self, rng: Random) -> tuple[Member, Callable[[], None]] | None:
+    def _copy_journal(self, rng: Random) -> tuple[SimMember, Callable[[], None]] | None:
         """Copy some producer's journal; returns whose, and what puts the copy back."""
         world = self.world
         members = [m for m in world.members if isinstance(m.host, ProducerHost) and m.host.journal is not None]

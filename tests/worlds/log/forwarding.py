@@ -15,8 +15,8 @@ from tests.worlds.log.stores import StoreHost
 from chappe.log.forwarder import LogForwarder
 from chappe.log.forwarders import Forwarders
 from chappe.log.messages import Message, StoreInfo
-from chappe.sim.host import Member
-from chappe.sim.pubsub import Link
+from chappe.sim.host import SimMember
+from chappe.sim.pubsub import SimLink
 
 FORWARDERS = 2
 MEMBERS_MAX = 10
@@ -113,7 +113,7 @@ class Forward(Log):
             self.add_original_producer()  # the forwarder introduces itself, which takes both to the same links
         self._begin_lodgers()
 
-    def add_store(self) -> Member:
+    def add_store(self) -> SimMember:
         """A forwarder with a disk of its own."""
         return self.keeper("forwarder", ForwarderHost)
 
@@ -129,16 +129,16 @@ class Forward(Log):
         for place, name in enumerate(self._places(host)):
             endpoint = f"tcp://{name}"
             ear = Ear(host, place, all_of_it=not forwards)
-            host.ears[endpoint] = Link(self.net, ear, endpoint)
+            host.ears[endpoint] = SimLink(self.net, ear, endpoint)
             if not forwards:
                 host.links[endpoint] = host.ears[endpoint]
         if forwards:
             for other in list(self.net.publishers.values()):
                 if isinstance(other, NodeHost) and not isinstance(other, ForwarderHost):
-                    host.links[other.endpoint] = Link(self.net, host, other.endpoint)
+                    host.links[other.endpoint] = SimLink(self.net, host, other.endpoint)
         else:
             for forwarder in self.alive(ForwarderHost):
-                forwarder.links[host.endpoint] = Link(self.net, forwarder, host.endpoint)
+                forwarder.links[host.endpoint] = SimLink(self.net, forwarder, host.endpoint)
 
     def part(self, host: NodeHost) -> None:
         """What a host dialled to be heard is over."""

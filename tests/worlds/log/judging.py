@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from chappe.log.guard import Guard
-from chappe.sim.pubsub import Link
+from chappe.sim.pubsub import SimLink
 
 
-def honours(guard: Guard, link: Link, prefix: bytes, on: bool) -> bool:
+def honours(guard: Guard, link: SimLink, prefix: bytes, on: bool) -> bool:
     """Honour what may be honoured of a subscription; returns whether the core is to know of it."""
     if not on:
         honoured = link.granted.pop(prefix, [])
@@ -29,7 +29,7 @@ def honours(guard: Guard, link: Link, prefix: bytes, on: bool) -> bool:
     return bool(honoured)
 
 
-def judged_otherwise(guard: Guard, link: Link) -> bool:
+def judged_otherwise(guard: Guard, link: SimLink) -> bool:
     """Whether somebody would be granted more by now, or less."""
     name = link.subscriber.name
     return any(guard.scope(name, prefix) != granted for prefix, granted in link.granted.items())

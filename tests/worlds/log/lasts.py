@@ -14,7 +14,7 @@ from chappe.log.consumer import LAST
 from chappe.log.delivery import Records
 from chappe.log.events import LastValuesRefused, OutOfRange, RecordsLost
 from chappe.log.sources import Key
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 from chappe.sim.world import Checker
 
 
@@ -54,7 +54,7 @@ class Lasts(Checker[WatchedLog]):
         had.next = batch.next
         self._look(host)
 
-    def on_report(self, host: Host, event: object) -> None:
+    def on_report(self, host: SimHost, event: object) -> None:
         """A consumer gives something up: only what nobody has."""
         if not isinstance(host, ConsumerSubject) or host.reset is not LAST:
             return

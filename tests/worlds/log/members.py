@@ -28,8 +28,8 @@ from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.log.sources import Key
-from chappe.sim.host import Host
-from chappe.sim.pubsub import Link
+from chappe.sim.host import SimHost
+from chappe.sim.pubsub import SimLink
 from chappe.sim.world import Excused, Violation
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
@@ -283,7 +283,7 @@ class ProducerHost(NodeHost, ProducerSubject):
             if self.journal.given.get(offset, value) != value:
                 self.world.fail("identity", f"{self.name} publishes another record at {offset}, which was given away")
 
-    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+    def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
         """As every host's; a store may stand still just when it is asked how far it holds what was rolled back."""
         super().on_subscription(link, prefix, on)
         store = link.subscriber
@@ -299,7 +299,7 @@ class ProducerHost(NodeHost, ProducerSubject):
             store.stalled_until = max(store.stalled_until, self.world.now + 2.0)
             self.world.clock.after(2.0, store.resume)
 
-    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+    def on_listener_gone(self, link: SimLink, asked: list[bytes]) -> None:
         """As every host's; a store that died before it answered does not listen until it comes again."""
         super().on_listener_gone(link, asked)
         if b"F" in asked and isinstance(link.subscriber, StoreHost):
@@ -360,7 +360,7 @@ class ConsumerHost(NodeHost, ConsumerSubject):
         if home is None:
             super().__init__(world, name, self.member)
         else:
-            Host.__init__(self, world, name)
+            SimHost.__init__(self, world, name)
         self.filters = tuple(filters)
         self.met: set[str] = set()  # addresses of stores that it knew at any time
         self.positions = dict(positions)  # next offset delivered, as the checkers count it

@@ -20,8 +20,8 @@ from chappe.log.member import OfPart, PartBroken
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, StoreInfo, decode, encode
 from chappe.log.producing import ProducingMember
 from chappe.log.queries import decode_answer, encode_query
-from chappe.sim.host import Host
-from chappe.sim.pubsub import Dialogue, Link
+from chappe.sim.host import SimHost
+from chappe.sim.pubsub import Dialogue, SimLink
 
 DECODE_EVERY = 16  # of the messages published one in so many goes through its bytes, which takes time
 
@@ -39,7 +39,7 @@ def brief(message: Message) -> str:
     return f"{type(message).__name__} {' '.join(each[:6] if len(each) == 32 else each for each in values)}"
 
 
-class NodeHost(Host):
+class NodeHost(SimHost):
     """One life of a member of the log; ``role`` is the core that is driven as ``runtime.log_ports`` does it."""
 
     world: LogWorld
@@ -53,11 +53,11 @@ class NodeHost(Host):
         self.endpoint = f"tcp://{HOST}:{self.port}{world.mark(name)}"
         self._open()
         self.wants: dict[bytes, int] = {}
-        self.links: dict[str, Link] = {}  # what we listen to, by endpoint
-        self.ears: dict[str, Link] = {}  # what we hear of forwarders, by endpoint
-        self.leaving: dict[str, Link] = {}  # closing connections, until they are read
+        self.links: dict[str, SimLink] = {}  # what we listen to, by endpoint
+        self.ears: dict[str, SimLink] = {}  # what we hear of forwarders, by endpoint
+        self.leaving: dict[str, SimLink] = {}  # closing connections, until they are read
         self._leaving = Leaving()
-        self.listeners: dict[Link, None] = {}
+        self.listeners: dict[SimLink, None] = {}
         self.lines: list[Line] = []
         self.halted: str | None = None
         self.doomed = False  # a producer dies in the midst of its next Persist, a store when another one asks it
@@ -115,11 +115,11 @@ class NodeHost(Host):
         self._close()
         self.world.part(self)
 
-    def _hang_up(self, link: Link) -> None:
+    def _hang_up(self, link: SimLink) -> None:
         """End a listener's connection, and drop everything in transit, when the host dies."""
         link.break_()
 
-    def _dialled(self) -> list[Link]:
+    def _dialled(self) -> list[SimLink]:
         return list(dict.fromkeys((*self.links.values(), *self.ears.values(), *self.leaving.values())))
 
     @property
@@ -175,7 +175,7 @@ class NodeHost(Host):
         if isinstance(self.role, ConsumingMember):
             self.call(self.role.flush, self.world.now)
 
-    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+    def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
         """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""
         if self.guard is not None:
             if not honours(self.guard, link, prefix, on):
@@ -189,7 +189,7 @@ class NodeHost(Host):
             link.wanted.pop(prefix, None)
         self.call(self.role.handle_subscription, prefix, on, self.world.now)
 
-    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+    def on_listener_gone(self, link: SimLink, asked: list[bytes]) -> None:
         """The connection of a listener broke: all that it had asked for is over."""
         if link.publisher is not self:
             self.listeners.pop(link, None)
@@ -302,7 +302,7 @@ class NodeHost(Host):
         if self._leaving.stay(endpoint):
             self.links[endpoint] = self.leaving.pop(endpoint)
         else:
-            self.links[endpoint] = Link(self.net, self, endpoint)
+            self.links[endpoint] = SimLink(self.net, self, endpoint)
 
     def _disconnect(self, action: Close) -> None:
         link = self.links.pop(action.link, None)

@@ -16,7 +16,7 @@ from chappe.data.topic import encode_topic
 from chappe.defaults import HEAD_INTERVAL_S
 from chappe.log.messages import Ack, ConsumerHello, Fetch, GetHeads, Head, Message, RecordMessage, StoreHello
 from chappe.log.sources import Key
-from chappe.sim.pubsub import Link
+from chappe.sim.pubsub import SimLink
 
 FETCH_MAX = 1_000
 LEAVES = 0.2  # of the times when all is acknowledged
@@ -167,7 +167,7 @@ class OriginalHost(NodeHost):
             self.world.truth.of((self.original.topic, self.original.address)).original = True
             self.world.clock.after(self.world.rng.random(), self._work, self.original)
 
-    def _hang_up(self, link: Link) -> None:
+    def _hang_up(self, link: SimLink) -> None:
         """End a listener's connection in order, without a goodbye."""
         link.end()
 
@@ -193,7 +193,7 @@ class OriginalHost(NodeHost):
         world.truth.sent((core.topic, core.address), core.next_offset, [(value, None)])
         self.call(core.publish, value, world.now)
 
-    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+    def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
         """What is asked for is sent: single records also to those who know batches."""
         if on:
             link.wanted[prefix] = None

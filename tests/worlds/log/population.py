@@ -18,7 +18,7 @@ from chappe.data.topic import Filter
 from chappe.log.consumer import LAST
 from chappe.log.sources import Key
 from chappe.log.storage import Retention
-from chappe.sim.host import Host, Member
+from chappe.sim.host import SimHost, SimMember
 
 TOPICS = ("a", "ab", "b.x")
 SINKS = 0.35  # of the worlds have some
@@ -84,25 +84,25 @@ class PopulatedLog(LogWorld):
             for number in range(self.few(self.last_rng.choice((1, 1, 2)))):
                 self.clock.after(self.last_rng.choice((0.0, 0.5, 2.0, 6.0)), self._lodge_last, f"last{number}", None)
 
-    def add_store(self) -> Member:
+    def add_store(self) -> SimMember:
         """A store with a disk of its own."""
         return self.keeper("store", StoreHost)
 
-    def keeper(self, kind: str, host: type[StoreHost]) -> Member:
+    def keeper(self, kind: str, host: type[StoreHost]) -> SimMember:
         """One that keeps records on a disk of its own."""
         disk = self.cores.disk(f"{kind}-{len(self.disks)}")
         disk.rng = self.more_rng
         self.disks.append(disk)
         policies: Sequence[tuple[str, Retention]] = [(t, Retention(records=n)) for t, n in self.retained.items()]
 
-        def make(name: str) -> Host:
+        def make(name: str) -> SimHost:
             if disk.parts:
                 disk.restarted(scrub=self.rng.random() < 0.5)
             return host(self, name, disk, policies)
 
         return self.join(kind, make)
 
-    def add_producer(self) -> Member:
+    def add_producer(self) -> SimMember:
         """A producer; with a journal it resumes its partition, without one each life has its own."""
         rng = self.rng
         topic = rng.choice(TOPICS)
@@ -134,7 +134,7 @@ class PopulatedLog(LogWorld):
 
         return make
 
-    def add_consumer(self) -> Member:
+    def add_consumer(self) -> SimMember:
         """A consumer; in its next life it goes on from where its application had come, or begins anew."""
         rng = self.rng
         filters = [Filter.parse(text) for text in rng.sample(FILTERS, rng.choice((1, 1, 2)))]
@@ -142,7 +142,7 @@ class PopulatedLog(LogWorld):
         committed: dict[Key, int] = {}
         latest: list[ConsumerHost] = []
 
-        def make(name: str) -> Host:
+        def make(name: str) -> SimHost:
             if latest and lasting:
                 committed.update(latest[-1].taken())
             host = self.consumer(self, name, filters, dict(committed))
@@ -183,14 +183,14 @@ class PopulatedLog(LogWorld):
         if self.sending:
             self.clock.after(rng.choice((0.5, 2.0, 4.0)), self._lodge_last, name, host)
 
-    def add_original_producer(self) -> Member:
+    def add_original_producer(self) -> SimMember:
         """A producer as the C program is one."""
         topic = self.rng.choice(TOPICS)
         leaves = None if self.settings.plain else Random(f"originals leave {self.seed}")
         if leaves is not None and leaves.random() > LEAVING:
             leaves = None
 
-        def make(name: str) -> Host:
+        def make(name: str) -> SimHost:
             host = OriginalHost(self, name, OriginalProducer(topic, self.address()))
             host.leaves = leaves
             return host
@@ -201,6 +201,6 @@ class PopulatedLog(LogWorld):
         """An original store comes when much has been sent already."""
         self.add_original_store()
 
-    def add_original_store(self) -> Member:
+    def add_original_store(self) -> SimMember:
         """A store as the C program is one."""
         return self.join("cstore", lambda name: OriginalHost(self, name, OriginalStore(self.address())))

@@ -37,7 +37,7 @@ from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.permissions.decisions import Decisions
 from chappe.permissions.rules import CONSUME, EVERYTHING, PRODUCE, STORE, Identity, Permissions, Rule
-from chappe.sim.host import Member
+from chappe.sim.host import SimMember
 from chappe.sim.world import Checker
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -210,15 +210,15 @@ class Rules(Log):
         """See ``PopulatedLog.populate``."""
         super().populate()
         self.sealed = False
-        Member(self, FORGER, lambda: ForgerHost(self))
-        Member(self, READER, lambda: RogueReader(self, READER, Filter("", prefix=True)))
-        Member(self, THIEF, lambda: RogueReader(self, THIEF, Filter("a")))
+        SimMember(self, FORGER, lambda: ForgerHost(self))
+        SimMember(self, READER, lambda: RogueReader(self, READER, Filter("", prefix=True)))
+        SimMember(self, THIEF, lambda: RogueReader(self, THIEF, Filter("a")))
 
     def homes(self) -> list[ConsumerHost]:
         """Nobody goes to a rogue's."""
         return [each for each in super().homes() if each.name in HONEST]
 
-    def add_original_producer(self) -> Member:
+    def add_original_producer(self) -> SimMember:
         """Originals have no identity."""
         return self.add_producer()
 

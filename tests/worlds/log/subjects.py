@@ -13,10 +13,10 @@ from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
 from chappe.log.storage import Retention
 from chappe.log.store import LogStore
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 
 
-class StoreSubject(Host):
+class StoreSubject(SimHost):
     """One life of a store, with its disk."""
 
     core: LogStore
@@ -25,7 +25,7 @@ class StoreSubject(Host):
     retention: Sequence[tuple[str, Retention]]
 
 
-class ProducerSubject(Host):
+class ProducerSubject(SimHost):
     """One life of a producer of one partition; ``part`` and ``member`` are what its node has of it."""
 
     core: LogProducer
@@ -35,7 +35,7 @@ class ProducerSubject(Host):
     member: Any
 
 
-class ConsumerSubject(Host):
+class ConsumerSubject(SimHost):
     """One life of a consumer.
 
     ``positions`` are the offsets delivered next, as checkers count them, ``met`` the stores that it knew at any time,

@@ -7,8 +7,8 @@ from typing import Any
 from chappe.core import Effect, Publish, Send, Subscribe
 from chappe.log.beacon import BEACON, WELCOME, TowerCore
 from chappe.log.guard import Guard
-from chappe.sim.network import Network
-from chappe.sim.world import World
+from chappe.sim.network import SimNetwork
+from chappe.sim.world import SimWorld
 
 REDIAL_S = 0.3
 
@@ -91,7 +91,7 @@ class Line:
 class Tower:
     """One tower; after a crash it begins with nothing."""
 
-    def __init__(self, world: World, net: Network, name: str, guard: Guard | None = None) -> None:
+    def __init__(self, world: SimWorld, net: SimNetwork, name: str, guard: Guard | None = None) -> None:
         self.world = world
         self.guard = guard
         self.net = net

@@ -21,7 +21,7 @@ from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
 from chappe.log.store import LogStore
 from chappe.sim.pubsub import PubSub
-from chappe.sim.world import Settings, Violation, World
+from chappe.sim.world import Settings, SimWorld, Violation
 
 HOST: Final = "127.0.0.1"
 CHOICES: Final[dict[str, tuple[int, ...]]] = {
@@ -154,7 +154,7 @@ class HostClock:
         return int(self._world.wall_us(self._name) * 1000)
 
 
-class WatchedLog(World):
+class WatchedLog(SimWorld):
     """The truth about a log, and what disks hold of it: what checkers compare."""
 
     tick_s = 0.5

@@ -11,7 +11,7 @@ from typing import Final
 from tests.worlds.clocked import Deliver
 
 from chappe.core import Reply, Send, Subscribe
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 
 QUEUE_MAX: Final = 100  # messages that a socket keeps for a server that is not there
 
@@ -19,7 +19,7 @@ QUEUE_MAX: Final = 100  # messages that a socket keeps for a server that is not 
 class Lines:
     """Carries messages from host to host."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._base_s = world.rng.choice((0.000_2, 0.002, 0.02))
         self._cuts: dict[tuple[str, str], tuple[float, bool]] = {}  # until when, and whether what is sent is lost

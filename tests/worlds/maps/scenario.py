@@ -27,7 +27,7 @@ from chappe.errors import WriteUnknown
 from chappe.kv.chp.messages import SESSION_BYTES
 from chappe.replication.binary_star.decisions import WITNESS
 from chappe.replication.binary_star.messages import PASSIVE
-from chappe.sim.host import Member
+from chappe.sim.host import SimMember
 from chappe.sim.world import Checker
 
 COUNTERS: Final = 2
@@ -188,7 +188,7 @@ class Maps(MapWorld):
                 "server", lambda name: ServerHost(self, name, self.backends[name])
             )  # fmt: skip
         if self.witnessed:
-            self.places[WITNESS] = Member(self, WITNESS, lambda: WitnessHost(self, WITNESS))
+            self.places[WITNESS] = SimMember(self, WITNESS, lambda: WitnessHost(self, WITNESS))
         for _ in range(self.few(self.rng.choice((1, 2, 4)))):
             self.join("client", lambda name: ClientHost(self, name))
         if not self.settings.plain and self.rng.random() < 0.3:

@@ -18,15 +18,15 @@ from tests.worlds.maps.lines import Lines
 from chappe.limits import MAP_LIMITS
 from chappe.replication.binary_star.decisions import WITNESS
 from chappe.replication.binary_star.witness import Grant
-from chappe.sim.host import Member
-from chappe.sim.world import Settings, World
+from chappe.sim.host import SimMember
+from chappe.sim.world import Settings, SimWorld
 
 DRIFTS: Final = (0.0, 0.01, 0.1)
 ALL: Final = 10**9  # more than is ever written
 SESSIONS: Final = 0.3  # of the worlds have values that end with their clients
 
 
-class MapWorld(World):
+class MapWorld(SimWorld):
     """Two servers, perhaps a witness, and what goes wrong with them."""
 
     lengths_s = (5.0, 15.0, 30.0)
@@ -47,7 +47,7 @@ class MapWorld(World):
         self.excused = 0  # so many of the writes may be lost
         self.working = True
         self.parts = False  # without a witness: whether cuts are among what happens
-        self.places: dict[str, Member] = {}
+        self.places: dict[str, SimMember] = {}
         self.schedule = Schedule(self)
         self._lives = 0
         self.limits = MAP_LIMITS

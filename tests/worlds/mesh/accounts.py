@@ -23,7 +23,7 @@ from chappe.mesh.messages import (
     PING,
     Message,
 )
-from chappe.sim.streams import PREFIX, Side
+from chappe.sim.streams import PREFIX, StreamSide
 from chappe.sim.world import Checker
 
 _KIND_AT = 32  # of a body
@@ -38,11 +38,13 @@ class Unconfirmed(Checker[MeshWorld]):
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
-        self._sides: dict[tuple[str, bytes], Side] = {}  # by life of the writer and id of the reader: the last one
-        self._written: Counter[Side] = Counter()
-        self._read: Counter[Side] = Counter()
+        self._sides: dict[
+            tuple[str, bytes], StreamSide
+        ] = {}  # by life of the writer and id of the reader
+        self._written: Counter[StreamSide] = Counter()
+        self._read: Counter[StreamSide] = Counter()
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """Count messages."""
         count = sum([_messages_in(each[PREFIX:]) for each in frames])
         one, two = side.host, side.other.host
@@ -50,7 +52,7 @@ class Unconfirmed(Checker[MeshWorld]):
             self._written[side] += count
             self._sides[one.life, two.own_id] = side
 
-    def on_read(self, side: Side, bodies: list[bytes]) -> None:
+    def on_read(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Count messages."""
         self._read[side.other] += sum(map(_messages_in, bodies))
 
@@ -77,9 +79,9 @@ class Goodbyes(Checker[MeshWorld]):
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
-        self._left: dict[Side, float] = {}  # when somebody left over a connection
+        self._left: dict[StreamSide, float] = {}  # when somebody left over a connection
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """Look for what comes behind a goodbye."""
         host = side.host
         for frame in frames:
@@ -187,7 +189,7 @@ class Losses(Checker[MeshWorld]):
         self._due: Counter[tuple[str, bytes]] = Counter()  # of these, to be told: the peer is back
         self._told_of: Counter[tuple[str, bytes]] = Counter()
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """Note what is told to others."""
         host = side.host
         for frame in frames:

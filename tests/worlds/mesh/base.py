@@ -12,8 +12,8 @@ from tests.worlds.mesh.record import Publication
 
 from chappe.mesh.flows import DETOUR, KIND_AT, PUBLICATIONS, parse_detour, parse_publications
 from chappe.mesh.messages import DATA, NOBODY, Message, parse_message
-from chappe.sim.host import Host
-from chappe.sim.streams import End, Side
+from chappe.sim.host import SimHost
+from chappe.sim.streams import End, StreamSide
 
 PORT = 9999
 
@@ -27,7 +27,7 @@ def messages_of(body: bytes) -> list[Message]:
     return [parse_message(body)]
 
 
-class MeshHost(Host, End, ABC):
+class MeshHost(SimHost, End, ABC):
     """What endpoints of chappe and originals have in common: a name, lives, connections."""
 
     original = False
@@ -38,7 +38,7 @@ class MeshHost(Host, End, ABC):
         self.own_id = own_id
         self.born_at: float = world.now
         self.read_s = 0.0
-        self.sides: dict[int, Side] = {}
+        self.sides: dict[int, StreamSide] = {}
         self.topics: set[bytes] = set()
         self._conns = 0
         self._counts: Counter[bytes] = Counter()  # of what it published to everybody, by topic
@@ -55,7 +55,7 @@ class MeshHost(Host, End, ABC):
         """Where it listens."""
         return self.name, PORT
 
-    def _add(self, side: Side) -> int:
+    def _add(self, side: StreamSide) -> int:
         self._conns += 1
         side.conn = self._conns
         self.sides[self._conns] = side
@@ -68,7 +68,7 @@ class MeshHost(Host, End, ABC):
             for side in list(self.sides.values()):
                 side.resume()
 
-    def reads(self, side: Side) -> bool:
+    def reads(self, side: StreamSide) -> bool:
         """Whether it reads from a connection now."""
         return not self.frozen
 

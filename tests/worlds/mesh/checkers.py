@@ -18,7 +18,7 @@ from chappe.mesh.filters import minimal, union
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, parse_head
 from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.messages import LINK_STATE, NOBODY, Message, OpenedMessage
-from chappe.sim.streams import PREFIX, Side
+from chappe.sim.streams import PREFIX, StreamSide
 from chappe.sim.world import Checker
 
 BEFORE_S = 3.0  # a path that stands for this long is known to all on it
@@ -169,9 +169,9 @@ class Storms(Checker[MeshWorld]):
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
         self._crossed: set[tuple[int, bytes, int, int]] = set()
-        self._sides: list[Side] = []
+        self._sides: list[StreamSide] = []
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """Look at messages between endpoints of chappe."""
         for _, origin, number, tree in _flowing(side, frames):
             key = (id(side), origin, number, tree)
@@ -181,7 +181,7 @@ class Storms(Checker[MeshWorld]):
             self._sides.append(side)  # so that its id is not given again
 
 
-def _flowing(side: Side, frames: list[bytes]) -> Iterator[tuple[EndpointHost, bytes, int, int]]:
+def _flowing(side: StreamSide, frames: list[bytes]) -> Iterator[tuple[EndpointHost, bytes, int, int]]:
     """Each numbered message that an endpoint of chappe has written: the endpoint, the origin, number and tree."""
     host = side.host
     if isinstance(host, EndpointHost):
@@ -198,9 +198,9 @@ class LinkOrder(Checker[MeshWorld]):
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
-        self._last: dict[Side, int] = {}
+        self._last: dict[StreamSide, int] = {}
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """Look at the numbers of what comes from the writer itself."""
         for host, origin, number, _ in _flowing(side, frames):
             if origin == host.own_id:
@@ -270,7 +270,7 @@ class Calm(Checker[MeshWorld]):
 
     name = "calm"
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """Look for link states; where originals close a loop, cutting it changes what is wanted."""
         if not self.world.calm or self.world.loops:
             return

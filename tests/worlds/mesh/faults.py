@@ -11,7 +11,7 @@ from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.population import PREFIXES, PopulatedMesh
 from tests.worlds.mesh.world import TOPICS
 
-from chappe.sim.streams import Side
+from chappe.sim.streams import StreamSide
 
 SLOW_S = (0.01, 0.1, 0.5)  # for each read
 FLOOD_MESSAGES = 40  # published at once, if there is room ...
@@ -126,7 +126,7 @@ class MeshFaults(Schedule):
         self.world.streams.early[frozenset((one, two))] = self._cut_one
         self._break(one, two)
 
-    def _cut_one(self, side: Side) -> None:
+    def _cut_one(self, side: StreamSide) -> None:
         one, two = side.host, side.other.host
         assert isinstance(one, MeshHost)
         assert isinstance(two, MeshHost)

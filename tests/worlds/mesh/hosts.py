@@ -30,7 +30,7 @@ from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.mesh.places import MessageGaps
 from chappe.mesh.rules import OfferRules
-from chappe.sim.streams import Side
+from chappe.sim.streams import StreamSide
 
 SUBSCRIBER = 1
 LAST = 4  # one that wants last values
@@ -79,7 +79,7 @@ class EndpointHost(MeshHost):
         self.waiting = 0.0  # messages that the subscriber has not taken
         self._level = 0  # what it has told the core of that
         self._sipping = False
-        self._held: set[Side] = set()
+        self._held: set[StreamSide] = set()
         self._ticket = 0
         self.table = {
             Deliver: self._deliver,
@@ -105,19 +105,19 @@ class EndpointHost(MeshHost):
 
     # -- the network ------------------------------------------------------------------------------
 
-    def accept(self, side: Side) -> None:
+    def accept(self, side: StreamSide) -> None:
         """A connection came in."""
         self.call(self.member.handle_link, self._add(side), side.address, self.now)
         self._secured(side)
 
-    def connected(self, dial: int, side: Side) -> None:
+    def connected(self, dial: int, side: StreamSide) -> None:
         """A dial succeeded."""
         side.conn = dial
         self.sides[dial] = side
         self.call(self.member.handle_link, dial, side.address, self.now)
         self._secured(side)
 
-    def _secured(self, side: Side) -> None:
+    def _secured(self, side: StreamSide) -> None:
         """Where there are permissions, both know who the other is before anything else is said."""
         if self.world.charter is not None:
             name = side.other.host.name
@@ -141,7 +141,7 @@ class EndpointHost(MeshHost):
         """A dial failed."""
         self.call(self.member.handle_gone, dial, reason, self.now)
 
-    def read(self, side: Side, bodies: list[bytes]) -> None:
+    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Frames came; they are handed in so many messages at a time, as the driver does."""
         self.world.see("on_read", side, bodies)
         at = 0
@@ -150,7 +150,7 @@ class EndpointHost(MeshHost):
             self.call(self.member.handle_frames, side.conn, bodies[at:end], self.now)
             at = end
 
-    def broken(self, side: Side, reason: str) -> None:
+    def broken(self, side: StreamSide, reason: str) -> None:
         """A connection is gone."""
         if self.sides.pop(side.conn, None) is not None:
             self.call(self.member.handle_gone, side.conn, reason, self.now)
@@ -159,11 +159,11 @@ class EndpointHost(MeshHost):
         """What is to be written."""
         return self.core.take(conn, bytes_max)
 
-    def moved(self, side: Side) -> None:
+    def moved(self, side: StreamSide) -> None:
         """There is room again in a connection that was full."""
         self.core.moved(side.conn, self.now)
 
-    def reads(self, side: Side) -> bool:
+    def reads(self, side: StreamSide) -> bool:
         """Whether it reads from a connection: not while its subscriber is full, or a peer that it passes this on to."""
         if self.frozen or (self.paused and self.core.frame_bytes_max(side.conn) > HANDSHAKE_FRAME_BYTES_MAX):
             return False
@@ -174,7 +174,7 @@ class EndpointHost(MeshHost):
             self.world.clock.after(HELD_LOOK_S, self._look_at_held, side)
         return False
 
-    def _look_at_held(self, side: Side) -> None:
+    def _look_at_held(self, side: StreamSide) -> None:
         self._held.discard(side)
         if self.alive and not self.frozen:
             self.core.heard(side.conn, self.now)

@@ -27,7 +27,7 @@ from chappe.mesh.messages import (
     parse_filter,
     parse_message,
 )
-from chappe.sim.streams import Side
+from chappe.sim.streams import StreamSide
 
 RETRY_S = 1.0
 BUFFER_FRAMES = 2_048  # for one peer; beyond it the original disconnects
@@ -53,11 +53,11 @@ class OriginalHost(MeshHost):
 
     # -- the network ------------------------------------------------------------------------------
 
-    def accept(self, side: Side) -> None:
+    def accept(self, side: StreamSide) -> None:
         """A connection came in."""
         self._begin(side, False)
 
-    def connected(self, dial: int, side: Side) -> None:
+    def connected(self, dial: int, side: StreamSide) -> None:
         """A dial succeeded."""
         address = self._dials.pop(dial)
         self._begin(side, True)
@@ -67,14 +67,14 @@ class OriginalHost(MeshHost):
         """A dial failed."""
         self.world.clock.after(RETRY_S, self.peer, self._dials.pop(dial), RETRY_S)
 
-    def _begin(self, side: Side, dialled: bool) -> None:
+    def _begin(self, side: StreamSide, dialled: bool) -> None:
         conn = self._add(side)
         handshake = PeerHandshake(conn, self.own_id, dialled, self.filter, self._table, self.world.now, 1)
         self._handshakes[conn] = handshake
         self._boxes[conn] = deque()
         self._do(conn, handshake.start())
 
-    def read(self, side: Side, bodies: list[bytes]) -> None:
+    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Frames came."""
         conn = side.conn
         for body in bodies:
@@ -83,7 +83,7 @@ class OriginalHost(MeshHost):
             elif conn in self._handshakes:
                 self._do(conn, self._handshakes[conn].take(body))
 
-    def broken(self, side: Side, reason: str) -> None:
+    def broken(self, side: StreamSide, reason: str) -> None:
         """A connection is gone."""
         conn = side.conn
         if self.sides.pop(conn, None) is None:
@@ -93,7 +93,7 @@ class OriginalHost(MeshHost):
         elif conn in self._handshakes:
             self._do(conn, self._handshakes[conn].end(reason))
 
-    def moved(self, side: Side) -> None:
+    def moved(self, side: StreamSide) -> None:
         """There is room again in a connection that was full: that is nothing to an original."""
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:

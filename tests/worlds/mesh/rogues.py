@@ -38,7 +38,7 @@ from chappe.mesh.messages import (
     pack_message,
     pack_pong,
 )
-from chappe.sim.streams import Side
+from chappe.sim.streams import StreamSide
 
 NAME: Final = "rogue"
 PAUSES_S: Final = (0.01, 0.1, 0.5)
@@ -66,11 +66,11 @@ class RogueHost(MeshHost):
 
     # -- the network ------------------------------------------------------------------------------
 
-    def accept(self, side: Side) -> None:
+    def accept(self, side: StreamSide) -> None:
         """Nobody dials it."""
         side.close()
 
-    def connected(self, dial: int, side: Side) -> None:
+    def connected(self, dial: int, side: StreamSide) -> None:
         """A dial succeeded."""
         conn = self._add(side)
         self._boxes[conn] = deque()
@@ -81,7 +81,7 @@ class RogueHost(MeshHost):
         """A dial failed: try another one."""
         self.world.clock.after(0.5, self.dial)
 
-    def read(self, side: Side, bodies: list[bytes]) -> None:
+    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Frames came; only pings are answered, so that it stays."""
         for body in bodies:
             if side.conn in self._shaking:
@@ -89,7 +89,7 @@ class RogueHost(MeshHost):
             elif body[KIND_AT] in (PING, PONG) and (message := messages_of(body)[0]).kind == PING:
                 self._put(side.conn, pack_pong(self.own_id, message.sender, message.payload))
 
-    def _greet(self, side: Side, body: bytes) -> None:
+    def _greet(self, side: StreamSide, body: bytes) -> None:
         for step in self._shaking[side.conn].take(body):
             match step:
                 case SendFrame(frame):
@@ -103,14 +103,14 @@ class RogueHost(MeshHost):
         if side.conn in self._peers:
             del self._shaking[side.conn]
 
-    def broken(self, side: Side, reason: str) -> None:
+    def broken(self, side: StreamSide, reason: str) -> None:
         """A connection is gone: it comes again."""
         if self.sides.pop(side.conn, None) is not None:
             self._peers.pop(side.conn, None)
             self._shaking.pop(side.conn, None)
             self.world.clock.after(0.2, self.dial)
 
-    def moved(self, side: Side) -> None:
+    def moved(self, side: StreamSide) -> None:
         """There is room again in a connection that was full."""
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:

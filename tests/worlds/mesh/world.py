@@ -15,9 +15,9 @@ from tests.worlds.mesh.record import Publication, Record, Spans
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.messages import DATA
-from chappe.sim.network import Network
-from chappe.sim.streams import Side, Streams
-from chappe.sim.world import Settings, World
+from chappe.sim.network import SimNetwork
+from chappe.sim.streams import Streams, StreamSide
+from chappe.sim.world import Settings, SimWorld
 
 TOPICS = (b"/a", b"/a/x", b"/b", b"/c/long/topic")
 DIRECTED = 0.2  # of what is published, as far as somebody wants it
@@ -42,7 +42,7 @@ PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
 SMALL_WINDOWS_BYTES = (16_384, 16_384, 65_536)
 
 
-class MeshWorld(World):
+class MeshWorld(SimWorld):
     """Everything that one seed decides."""
 
     lengths_s = (3.0, 6.0, 10.0)
@@ -129,7 +129,7 @@ class MeshWorld(World):
         self.ages = not self.settings.plain and ages.random() < AGES
         self.ahead_s: dict[str, float] = {}  # steady clocks of hosts, where they differ
         self.suspended: dict[str, float] = {}  # hosts that stand still with their clocks: since when
-        self.net = Network(self)
+        self.net = SimNetwork(self)
         windows: Sequence[int] | None = None if more.random() < 0.5 else SMALL_WINDOWS_BYTES
         windows = SMALL_WINDOWS_BYTES if self.holds_back or self.single else windows
         windows = SHORTCUTS_WINDOWS_BYTES if self.shortcuts else windows
@@ -267,5 +267,5 @@ class MeshWorld(World):
         self._serial += 1
         return self._serial
 
-    def _written(self, side: Side, frames: list[bytes]) -> None:
+    def _written(self, side: StreamSide, frames: list[bytes]) -> None:
         self.see("on_written", side, frames)

@@ -32,7 +32,7 @@ from chappe.log.ordered.commands import (
 from chappe.log.ordered.homes import STAGED_BYTES_MAX
 from chappe.log.ordered.homes import Homes as Core
 from chappe.log.ordered.machine import OrderedLog, Placed
-from chappe.sim.world import Settings, World
+from chappe.sim.world import Settings, SimWorld
 
 DRIVERS = 3
 FULL = (9_000, STAGED_BYTES_MAX, STAGED_BYTES_MAX)  # the first is enough for one batch, and not for two
@@ -191,4 +191,4 @@ class Homes(Ordered):
 
     def finish(self) -> float:
         """All ends; that appends are linearizable is for worlds in which nobody else writes."""
-        return World.finish(self)
+        return SimWorld.finish(self)

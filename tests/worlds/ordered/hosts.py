@@ -22,7 +22,7 @@ from chappe.log.ordered.commands import ANY, Append, Create, Describe, Layout, d
 from chappe.log.ordered.keeping import Keeping, OrderedRole
 from chappe.log.storage import RunRetention, WriteRecords
 from chappe.log.store import LogStore
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 
 GONE_S = 1.0  # others notice so late that a store is gone
 GREET_S = 0.01  # who is new is heard of so soon
@@ -317,7 +317,7 @@ class Writer(ClientHost):
         self.world.see("on_appended", self, number, operation)
 
 
-class Reader(Speaks, Host):
+class Reader(Speaks, SimHost):
     """One life of a consumer."""
 
     def __init__(self, world: Any, name: str) -> None:

@@ -19,7 +19,7 @@ from chappe.sealing.events import is_sealed, unwrap, wrap
 from chappe.sealing.messages import EVENTS, MessageFrame, MessageSealer
 from chappe.sealing.ring import Ring
 from chappe.sealing.senders import SALT_BYTES
-from chappe.sim.streams import Side
+from chappe.sim.streams import StreamSide
 from chappe.sim.world import Checker
 
 FORGED: Final = 0.1  # of what comes sealed comes after something that somebody has made up
@@ -89,13 +89,13 @@ class MeshSecrets(Checker[SealedMeshWorld]):
         if gone:
             self.fail(f"{host.life} seals in epoch {frame.epoch}, of which {gone[0]} has the key, who has left")
 
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
+    def on_written(self, side: StreamSide, frames: list[bytes]) -> None:
         """What goes over a connection."""
         for frame in frames:
             if MARK in frame and any(topic in frame for topic in (b"/a", b"/c/long/topic")):
                 self._look(side, frame)
 
-    def _look(self, side: Side, frame: bytes) -> None:
+    def _look(self, side: StreamSide, frame: bytes) -> None:
         """Which topics what stands there is of."""
         for each in frame.split(MARK)[1:]:
             serial = each.split(b" ", 1)[0]

@@ -17,7 +17,7 @@ from tests.worlds.sealed.forgeries import Forgeries
 from tests.worlds.sealed.hosts import CONSUMERS, NAMES, PRODUCERS, SealedProducer, SealedWorld
 from tests.worlds.sealed.secrets import Secrets
 
-from chappe.sim.host import Member
+from chappe.sim.host import SimMember
 
 COPY_S: Final = 1.0  # within which a machine is given what the authority has made
 FORGOTTEN: Final = 0.3  # of the times keys are copied some seconds later
@@ -156,7 +156,7 @@ class Sealed(SealedWorld):
     def _begin_lodgers(self) -> None:
         """Each has a machine of its own."""
 
-    def add_original_producer(self) -> Member:
+    def add_original_producer(self) -> SimMember:
         """Originals seal nothing."""
         return self.add_producer()
 

@@ -23,7 +23,7 @@ from chappe.log.consumer import EARLIEST, LAST
 from chappe.log.delivery import Records
 from chappe.log.events import Stopped
 from chappe.log.sources import Key
-from chappe.sim.host import Host
+from chappe.sim.host import SimHost
 from chappe.sim.world import Violation
 from chappe.system import time
 
@@ -33,7 +33,7 @@ RETRY_S: Final = 1.0
 KEYED: Final = 0.1
 
 
-class Life(Host):
+class Life(SimHost):
     """One life of a resident."""
 
     face: Any

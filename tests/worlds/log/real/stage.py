@@ -26,7 +26,7 @@ from chappe.limits import LogLimits
 from chappe.log.consuming import ConsumingMember
 from chappe.log.exactly_once.redo import recover
 from chappe.runtime import log_seats, store_ports
-from chappe.sim.world import World
+from chappe.sim.world import SimWorld
 from chappe.storage.segments import SegmentStorage
 from chappe.testing.ground import Ground
 from chappe.testing.world import World as TestWorld
@@ -42,7 +42,7 @@ class Stage(TestWorld):
         storage: What stores keep their records in.
     """
 
-    def __init__(self, world: World, limits: LogLimits, cores: Cores, storage: type[SegmentStorage]) -> None:
+    def __init__(self, world: SimWorld, limits: LogLimits, cores: Cores, storage: type[SegmentStorage]) -> None:
         self.scratch = Path(tempfile.mkdtemp(prefix="chappe-world-", dir=_memory()))
         self._begin(self.scratch / "users", Ground(world, rough=True, alone=True))
         self.net = self._ground.net
