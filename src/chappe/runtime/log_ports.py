@@ -122,11 +122,9 @@ class LogPorts(Ports):
             self._wait_for_peers(time.monotonic())
 
     def subscribe(self, effect: Subscribe) -> None:
-        """See ``Ports``."""
         self.meeting.subscribe(zmq.SUBSCRIBE if effect.on else zmq.UNSUBSCRIBE, effect.prefix)
 
     def ask(self, effect: Ask) -> None:
-        """See ``Ports``."""
         self._dealers.ask(effect)
 
     def send(self, effect: Send) -> None:
@@ -144,13 +142,11 @@ class LogPorts(Ports):
         self.meeting.disconnect(effect.link)
 
     def report(self, event: object) -> None:
-        """See ``Ports``."""
         self._on_report(event)
 
     # -- input -----------------------------------------------------------------------------------------
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """See ``Ports``."""
         if type(link) is Members:
             return self.hear_member(frames, link.who)
         if link is SUBSCRIPTIONS:
@@ -227,15 +223,12 @@ class LogPorts(Ports):
     # -- its end ---------------------------------------------------------------------------------------
 
     def halted(self, reason: str) -> None:
-        """See ``Ports``."""
         self.report(Stopped(reason))
 
     def leave(self) -> None:
-        """See ``Ports``."""
         self._pub.retry(patient=False)
         self.driver.perform(self.core.discovery.goodbye())
 
     def release(self) -> None:
-        """See ``Ports``."""
         self.meeting.close()
         self._dealers.close()

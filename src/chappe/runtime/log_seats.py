@@ -75,7 +75,6 @@ class SeatPorts(LogPorts, Generic[M]):
         return len(self.taken) < SEATS_MAX and address not in self.taken
 
     def deliver(self, effect: Deliver) -> None:
-        """See ``Ports``."""
         self.seats[effect.to].user.deliver(effect.messages)
 
     def at_once(self, job: JournalBatch | JournalTrim) -> bool:
@@ -83,11 +82,9 @@ class SeatPorts(LogPorts, Generic[M]):
         return True
 
     def carry_out(self, job: JournalBatch | JournalTrim) -> None:
-        """See ``Ports``."""
         self.seats[job.address].user.carry_out(job)
 
     def done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> Sequence[Effect]:
-        """See ``Ports``."""
         assert isinstance(self.member, ProducingMember)
         return self.member.handle_done(job, outcome, now)
 

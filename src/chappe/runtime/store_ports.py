@@ -113,12 +113,10 @@ class StorePorts(LogPorts):
             self.driver.call_idle(self._scrubbing, time.monotonic() + SCRUB_IDLE_S)
 
     def ending(self) -> None:
-        """See ``Ports``."""
         self._closing.set()
         self._scrubbing.lane.close(CLOSE_S)
 
     def release(self) -> None:
-        """See ``Ports``."""
         super().release()
         if self._opened:
             self.storage.close()
@@ -134,14 +132,12 @@ class StorePorts(LogPorts):
         return super().holds(link)
 
     def flushed(self) -> None:
-        """See ``LogPorts.flushed``."""
         super().flushed()
         if self._queries_left and not self.store.transactions.paused:
             self._queries_left = False
             self.driver.suspect_all()
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """See ``Ports``."""
         if link is not QUERIES:
             return super().hear(link, frames)
         return self._hear_query(frames) if self.guard is None else self._hear_query_of(self.guard, frames)
@@ -185,7 +181,6 @@ class StorePorts(LogPorts):
         return self._role.handle_request(frames[0], frames[1], request, payload, time.monotonic())
 
     def reply(self, effect: Reply) -> None:
-        """See ``Ports``."""
         reply: QueryReply = effect.message
         frames = [effect.to, reply.request_id, encode_query(reply.answer), *reply.batches]
         try:
@@ -197,7 +192,6 @@ class StorePorts(LogPorts):
     # -- the disk ---------------------------------------------------------------------------------------
 
     def carry_out(self, job: Any) -> object:
-        """See ``Ports``."""
         if isinstance(job, RunRetention):
             return self._retain()
         try:

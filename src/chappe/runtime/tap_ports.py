@@ -112,11 +112,9 @@ class TapPorts(Ports):
         self.driver.close()
 
     def ending(self) -> None:
-        """See ``Ports``."""
         self._unfeed()
 
     def halted(self, reason: str) -> None:
-        """See ``Ports``."""
         logger.error("a tap has stopped: %s", reason)
         self._unfeed()
 

@@ -78,7 +78,6 @@ class TowerPorts(Ports):
         self.driver.suspect(self._beacons)
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """See ``Ports``."""
         if link is BEACONS:
             return self._hear_beacon(frames)
         assert link is LISTENERS
