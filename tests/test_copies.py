@@ -103,7 +103,7 @@ def _classes(wanted: Callable[[type], bool]) -> list[type]:
         for module in _modules()
         for kind in vars(module).values()
         if isinstance(kind, type) and kind.__module__ == module.__name__ and wanted(kind)
-        if getattr(module, kind.__name__, None) is kind  # not a schema that is made of other declarations
+        if kind.__name__ in vars(module)  # not a schema that is made of other declarations
     }
     return sorted(found, key=lambda kind: (kind.__module__, kind.__qualname__))
 
