@@ -33,6 +33,7 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "taps": ("tapping/messages.py",),
 }
 
+
 def classes(path: Path) -> list[str]:
     """The names of all classes in a module, nested ones included; a syntax tree of each takes ten times as long."""
     return CLASS.findall(path.read_text(encoding="utf-8"))

@@ -156,11 +156,7 @@ def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:
         (leads_before_the_chain_says_so, TRIED),
         (forgets_who_wrote, TRIED),
         (keeps_what_it_had_not_told, (205,)),
-<<<<<<< HEAD
-        (stays_master_without_its_place, (2, 14, 17)),
-=======
         (stays_master_without_its_place, (21, 41, 42)),
->>>>>>> aa009a1a (Play worlds that show heads that keep their place, or what the chain never had, as effects come now)
         (restores_no_writers, (0, 1, 2)),
         (restores_no_half_commit, (106, 172, 217)),
         (forgets_the_commit_that_was_half_told, (1, 5, 9)),

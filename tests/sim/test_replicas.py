@@ -106,7 +106,7 @@ class ForgetsWriters(Taking):
 
 
 class PutsAnyway(Ordering):
-    def _execute(self, command: cmd.Action) -> Executed:
+    def _execute(self, command: cmd.Mutation) -> Executed:
         if isinstance(command, cmd.PutUnique):
             change = self._engine.put(command.key, command.value)
             return (change,), (cmd.Put(command.key, command.value, None, command.publisher),), True

@@ -33,7 +33,7 @@ class Author:
         """Whether something written here is not confirmed."""
         return len(self.writes.pending) > 0
 
-    def write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         """One more. Raises RecordTooLarge, NoMaster or BufferFull."""
         return self.writes.write(command, ticket, now)
 

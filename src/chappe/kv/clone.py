@@ -293,7 +293,7 @@ class KvClone(KvRole):
     def _has_all(self, ticket: int) -> bool:
         return self._following.questions.answered >= self._questions[ticket]
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         if isinstance(command, cmd.PutIf | cmd.EraseIf):
             self.check_master()
         if self._tick_at > now + CHANNEL_TICK_S:

@@ -248,7 +248,7 @@ class CloneWrites:
 
     # -- application ------------------------------------------------------------------------------------------------
 
-    def write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         """One more. Raises RecordTooLarge, NoMaster or BufferFull."""
         key, value = getattr(command, "key", None), getattr(command, "value", None)
         if not entry_fits(key, value):

@@ -512,7 +512,7 @@ class Following:
                 self._uplink.send(each.message, self.master, actions)
 
     def _do(self, seq: int, event: cmd.Event, now: float, actions: list[Effect]) -> None:
-        command: cmd.Action = event.change if isinstance(event, cmd.Expiring) else event
+        command: cmd.Mutation = event.change if isinstance(event, cmd.Expiring) else event
         if type(command) is cmd.PutUniqueResult:
             if command.who == self._entity:
                 self._writes.take_answer(command, actions)
@@ -540,7 +540,7 @@ class Following:
             return min(self._clock.wall_ns() + event.expiry_ns, _NS_MAX)
         return None
 
-    def _change(self, command: cmd.Action, expires_ns: int | None) -> Sequence[Change | None]:
+    def _change(self, command: cmd.Mutation, expires_ns: int | None) -> Sequence[Change | None]:
         """Do what the master has done.
 
         Raises:

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from chappe.compiled import Frozen
 from chappe.data.binary import encode
 from chappe.kv.backend import ClearRows, Commit, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
-from chappe.kv.commands import Action as Command
+from chappe.kv.commands import Mutation as Command
 from chappe.kv.commands import Told
 from chappe.kv.engine import Change, Engine, Index, index_of
 from chappe.kv.entity import Entity

@@ -197,7 +197,7 @@ class KvMaster(KvRole):
             return ordering.put_alone(to_value(key), to_value(value), now)
         return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
-    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def do(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         """A write of this master's own."""
         return self._ordering.do(command, ticket, now)
 
@@ -384,7 +384,7 @@ class KvMaster(KvRole):
         part = rows[len(rows) - count :]
         return cmd.HistoryTold(asked.question, cmd.MORE if count < len(rows) else cmd.ALL, cmd.encode_past(part))
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         return self.do(command, ticket, now)
 
     def _plan(self, now: float) -> None:

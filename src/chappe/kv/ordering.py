@@ -116,7 +116,7 @@ class Ordering:
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
-    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def do(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         """A write of the master's own; raises StoreError or RecordTooLarge, and then nothing was done."""
         if not _fits(command):
             raise RecordTooLarge(_TOO_LARGE)
@@ -151,7 +151,7 @@ class Ordering:
         self._followers.output.pass_over(1)
         return actions
 
-    def do_for(self, writer: CloneWriter, seq: int, command: cmd.Action, now: float, actions: list[Effect]) -> None:
+    def do_for(self, writer: CloneWriter, seq: int, command: cmd.Mutation, now: float, actions: list[Effect]) -> None:
         """The write ``seq`` of a clone; if it cannot be done, that is what the clone will be told."""
         self.expire(now, actions)
         revision = self._planned + 1
@@ -166,7 +166,7 @@ class Ordering:
             )
             self._outcome(done, None)
         except StoreError as problem:
-            told: tuple[cmd.Action, ...] = ()
+            told: tuple[cmd.Mutation, ...] = ()
             if isinstance(command, cmd.PutUnique) and command.who != NOBODY:
                 told = (cmd.PutUniqueResult(False, command.who, command.request, self._entity),)
             done = DoneOperation(command, (), told, problem, None, writer.entity, seq)
@@ -257,7 +257,7 @@ class Ordering:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _execute(self, command: cmd.Action) -> Executed:
+    def _execute(self, command: cmd.Mutation) -> Executed:
         """Do it in memory; raises StoreError if it cannot be done, and then nothing was."""
         engine = self._engine
         expiry_ns: int | None = getattr(command, "expiry_ns", None)
@@ -383,5 +383,5 @@ def _told(put: cmd.Put, expires_ns: int | None) -> cmd.Told:
     return put if expires_ns is None else cmd.Changed(cmd.Expiring(expires_ns, put), put)
 
 
-def _fits(command: cmd.Action) -> bool:
+def _fits(command: cmd.Mutation) -> bool:
     return entry_fits(getattr(command, "key", None), getattr(command, "value", None))

@@ -149,7 +149,7 @@ class StoreReplica(KvRole):
 
     # -- application --------------------------------------------------------------------------------------------
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         self._wake(now)
         if self.leads and self.master is not None:
             self._by_master(self.master.do(command, ticket, now), now)

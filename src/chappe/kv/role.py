@@ -314,7 +314,7 @@ class KvRole(ABC):
     # -- inside -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
+    def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
         """A command of its own users."""
 
     def _has_all(self, ticket: int) -> bool:

@@ -147,7 +147,7 @@ class Taking:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _take(
-        self, writer: CloneWriter, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Effect]
+        self, writer: CloneWriter, taken: list[ConsumerAction[cmd.Mutation]], now: float, actions: list[Effect]
     ) -> None:
         """Do what a writer's channel says; a lost write is passed over: its clone has given it up."""
         while taken:

@@ -38,9 +38,7 @@ class Unconfirmed(Checker[MeshWorld]):
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
-        self._sides: dict[
-            tuple[str, bytes], StreamSide
-        ] = {}  # by life of the writer and id of the reader
+        self._sides: dict[tuple[str, bytes], StreamSide] = {}  # by life of the writer and id of the reader
         self._written: Counter[StreamSide] = Counter()
         self._read: Counter[StreamSide] = Counter()
 

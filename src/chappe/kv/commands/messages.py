@@ -296,11 +296,11 @@ class Several(Frozen, frozen=True):
 
 
 Offer: TypeAlias = SnapshotOffer | ChangesOffer
-Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear | PutIf | EraseIf
-Event: TypeAlias = Action | Expiring
-Told: TypeAlias = Action | Changed
+Mutation: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear | PutIf | EraseIf
+Event: TypeAlias = Mutation | Expiring
+Told: TypeAlias = Mutation | Changed
 Command: TypeAlias = (
-    Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
+    Mutation | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
     | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer | Several
     | PositionAsked | Position | Expiring | ExpiresAt | HistoryAsked | HistoryTold
 )  # fmt: skip
@@ -343,7 +343,7 @@ def ticks(heartbeat_s: float) -> int:
     return max(1, round(heartbeat_s / CHANNEL_TICK_S))
 
 
-def bound(command: Action, sender: Entity) -> Action:
+def bound(command: Mutation, sender: Entity) -> Mutation:
     """A command of a clone of chappe: its author is who sent it, and is not answered apart, whom it may have named."""
     if isinstance(command, PutUnique):
         return msgspec.structs.replace(command, who=NOBODY, publisher=sender)

@@ -192,7 +192,7 @@ def _read_several(data: bytes, pos: int) -> tuple[tuple[Event, ...], int]:
     return tuple(found), pos
 
 
-_ACTIONS_UP_TO: Final = 7  # the kinds of ``Action`` that masters tell ...
+_ACTIONS_UP_TO: Final = 7  # the kinds of ``Mutation`` that masters tell ...
 _EXPIRING: Final = 139  # ... and of ``Expiring``
 _EXPIRING_KINDS: Final = (0, 5, 6)
 _U16: Final = Struct(">H")
