@@ -10,7 +10,7 @@ from chappe.channel import ChannelConsumer
 from chappe.core import Clock
 from chappe.defaults import STORE_WRITER_FORGET_S, STORE_WRITERS_MAX
 from chappe.kv.backend import WriterRow
-from chappe.kv.commands import Action
+from chappe.kv.commands import Mutation
 from chappe.kv.entity import NOBODY, Entity
 from chappe.limits import KvLimits
 
@@ -32,7 +32,7 @@ class CloneWriter:
         self.taken = applied
         self.outcomes: dict[int, int] = {}  # by the number of the write
         self.heard_ns = heard_ns
-        self.channel: ChannelConsumer[Action] | None = None  # while it is attached
+        self.channel: ChannelConsumer[Mutation] | None = None  # while it is attached
 
     @property
     def full(self) -> bool:
