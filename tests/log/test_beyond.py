@@ -7,9 +7,10 @@ from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import StoreRig
 from tests.log.test_ending import P, stored
 
-from chappe.log.beyond import ALONE_S
+from chappe.log.beyond import ALONE_S, HELLO_S
 from chappe.log.consumer import EARLIEST, LATEST, Reset
 from chappe.log.events import OutOfRange, PositionBeyondEnd
+from chappe.log.messages import StoreHello
 
 
 def resumed(reset: Reset = EARLIEST) -> tuple[ConsumerRig, StoreRig]:
@@ -77,3 +78,28 @@ def test_what_stores_held_before_a_producer_with_an_old_journal_came_is_not_deli
     assert rig.events == [OutOfRange(*P, 9, 0, 3)]
     assert rig.core.positions() == {P: 3}
     assert rig.values() == []
+
+
+def test_a_store_that_has_said_hello_is_waited_for_before_a_producer_with_an_old_journal_is_believed() -> None:
+    rig, _ = resumed()
+    other = stored(9, "S2")  # has what the consumer got in its earlier life
+    rig.do(rig.core.handle_message(StoreHello(rig.core.address, other.core.address), rig.now))
+    rig.head(1)
+    rig.wait(HELLO_S - 2.0)
+    assert rig.events == []
+    rig.meet(other)
+    rig.wait(30.0)
+    assert rig.events == []
+    assert rig.core.positions() == {P: 9}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_store_that_never_lists_or_has_left_is_not_waited_for(gone: bool) -> None:
+    rig, _ = resumed()
+    rig.do(rig.core.handle_message(StoreHello(rig.core.address, "original"), rig.now))
+    rig.head(1)
+    rig.wait(1.0)
+    if gone:
+        rig.core.handle_gone("original", rig.now)
+    rig.wait(ALONE_S + 2.0 if gone else HELLO_S + 2.0)
+    assert rig.events == [OutOfRange(*P, 9, 0, 3)]

@@ -116,7 +116,8 @@ def test_who_is_back_and_seals_before_it_has_asked_is_caught(monkeypatch: pytest
 
 
 def test_batches_of_another_place_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.sealing.records.beside", lambda head, topic, partition: head)
+    for module in ("records", "senders"):
+        monkeypatch.setattr(f"chappe.sealing.{module}.bound_to", lambda place, head: head)
     caught(Sealed, "forgeries", [1])
 
 

@@ -113,7 +113,7 @@ def test_a_peer_that_left_has_everything() -> None:
     assert isinstance(last, EndpointHost)
     for _ in range(10):
         world.publish(e0, TOPIC)
-    last.unpeer(("e0", 40_001))
+    last.unpeer(next(each.address for each in last.core.peers() if each.peer_id == e0.own_id))
     world.pass_time(world.now + 2.0)
     (gone,) = world.told("e0", PeerLost)
     assert (gone.left, gone.lost, gone.unconfirmed) == (True, 0, 0)

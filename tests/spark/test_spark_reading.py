@@ -188,7 +188,7 @@ def test_records_whose_batch_cannot_be_read_count_where_it_begins(
     put(store, [10, 20, 30])
     with closing(StoresView(Selection.of_topics(["t"]), [store.endpoint])) as seen:
         seen.refresh()
-        monkeypatch.setattr(timeline, "_batch_at", lambda *_: None)
+        monkeypatch.setattr(timeline, "batch_at", lambda *_: None)
         assert counts(seen, seen.known, [each * SECOND for each in (10, 25, 40)]) == {("t", "p"): [0, 3]}
 
 

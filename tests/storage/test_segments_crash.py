@@ -23,7 +23,7 @@ WRITER = """
 import itertools, os, sys
 from chappe.storage.segments import SegmentStorage
 from chappe.log.batch import encode_batch
-from chappe.log.storage import Append, Retention
+from chappe.log.storage import AppendRecords, Retention
 
 storage = SegmentStorage(sys.argv[1], segment_entries=int(sys.argv[2]))
 heads = {}
@@ -37,7 +37,7 @@ for step in itertools.count():
         count = 1 + (step + number) % 5
         values = [b"%d" % n * 50 for n in range(base, base + count)]
         body = encode_batch(base, values, step)
-        appends.append(Append(topic, partition, base, count, step, step, body))
+        appends.append(AppendRecords(topic, partition, base, count, step, step, body))
     storage.publish(storage.write(appends))
     for each in appends:
         heads[each.topic, each.partition] += each.count

@@ -22,6 +22,7 @@ class Node:
 
     def __init__(self, core: Core) -> None:
         self.core = core  # a comment
+        self.core.handle_timeout(1.0)
 
     def handle_timeout(self, now: float) -> None:
         """See the other one, which has more to say."""
@@ -49,6 +50,7 @@ def test_code_is_neither_docstrings_nor_comments_nor_imports_nor_space() -> None
         "class Node:",
         "def __init__(self, core: Core) -> None:",
         "self.core = core  # a comment",
+        "self.core.handle_timeout(1.0)",
         "def handle_timeout(self, now: float) -> None:",
         'text = """',
         "of three lines",

@@ -5,7 +5,8 @@ producer died with them. So nothing is reported for ``ALONE_S``: stores list par
 If only stores list less, that is reported and the position stays: its producer may have more, and return. Once the
 producer itself ends before it, the position is wrong: it is out of range, and reading goes on where the partition
 ended when its producer was first heard, so no new record is skipped. A producer whose journal was restored from a copy
-ends before what stores hold already: what they held then is not delivered again.
+ends before what stores hold already: what they held then is not delivered again. So a store that has said hello is
+waited for, too, until it lists what it has: it may be the only one that holds more.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from chappe.log.sources import Key, Sources
 
 MEET_S = 0.3  # members meet within milliseconds: time for others after the first store
 ALONE_S = BEACON_INTERVAL_S + MEET_S  # beacons and producers' heads come once a second
+HELLO_S = 10.0  # a store that has said hello and lists nothing is waited for so long: Dafka's never do
+HELLOS_MAX = 1_000  # stores that are waited for; further ones are not
 
 
 class Beyond:
@@ -36,6 +39,7 @@ class Beyond:
         self._delivery = delivery
         self._sources = sources
         self._live: dict[Key, tuple[int, int]] = {}  # the producer's end when it was first heard, and now
+        self._greeted: dict[str, float] = {}  # stores that have said hello, and when
         self.told: dict[Key, int] = {}
         self.due = math.inf
 
@@ -46,6 +50,15 @@ class Beyond:
             begins = max(first, self._end(key)) if known is None else known[0]
             self._live[key] = begins, max(end, 0 if known is None else known[1])
             self.due = min(self.due, now + ALONE_S)
+
+    def greeted(self, store: str, now: float) -> None:
+        """Note that a store has said hello, which is not asked yet as nobody knows where."""
+        if self._doubtful and len(self._greeted) < HELLOS_MAX:
+            self._greeted.setdefault(store, now)
+
+    def gone(self, store: str) -> None:
+        """Wait for a store no more."""
+        self._greeted.pop(store, None)
 
     def listed(self, now: float) -> None:
         """Note that a store has listed its partitions."""
@@ -65,7 +78,7 @@ class Beyond:
             return []
         self.due = math.inf
         actions: list[Effect] = []
-        listed = not self._sources.stores or self._sources.synced(filters)
+        listed = (not self._sources.stores or self._sources.synced(filters)) and not self._awaited(now)
         for key, at in list(self._doubtful.items()):
             part = self._delivery.partitions.get(key)
             end = self._end(key)
@@ -82,6 +95,11 @@ class Beyond:
                 self.told[key] = at
                 actions.append(Report(PositionBeyondEnd(*key, at, end)))
         return actions
+
+    def _awaited(self, now: float) -> bool:
+        """True if a store that has said hello may still list what it has."""
+        stores = self._sources.stores
+        return any(each not in stores and now < at + HELLO_S for each, at in self._greeted.items())
 
     def _end(self, key: Key) -> int:
         """Return the largest end of a partition that stores or its producer have named."""

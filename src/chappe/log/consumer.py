@@ -321,6 +321,7 @@ class LogConsumer:
         match message:
             case StoreHello(topic, store) if topic == self.address and store not in self._sources.stores:
                 self._sources.ever = True
+                self._beyond.greeted(store, now)
                 return [self._hello(store)]
             case StoreInfo(_, store, store_id, endpoint):
                 return self.handle_timeout(now) if self._sources.found(store, endpoint, now, store_id) else []
@@ -357,6 +358,7 @@ class LogConsumer:
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
         """A member left."""
+        self._beyond.gone(address)
         questions = self._sources.gone(address, now)
         if questions is None:
             return []

@@ -119,8 +119,8 @@ class Inlet:
 class Ports:
     """Where the effects of one kind of core go, and where its input comes from.
 
-    A kind overrides what its core asks for. All is called with the driver's lock held, but for ``carry_out`` and
-    ``ending``.
+    A kind overrides what its core asks for. All is called with the driver's lock held, but for ``carry_out``,
+    ``ending``, ``close_files`` and ``closed``.
 
     ``eager`` says that waits are over for reasons that nobody tells of, and that descriptors tell only once, as those
     of ZeroMQ do; other ports set ``turns.news`` themselves.
@@ -243,6 +243,9 @@ class Ports:
     def close_files(self) -> None:
         """Close what jobs are done with; comes behind the last job, on its thread."""
 
+    def closed(self) -> None:
+        """Close files that are also read while it is driven; after all else, when the member is closed."""
+
 
 class Driver:
     """Runs one core.
@@ -303,6 +306,7 @@ class Driver:
         self.turns.stop()
         with self.lock:
             self.release()
+        self.ports.closed()
 
     def release(self) -> None:
         """Close all sockets; for a member whose making failed, and at the end."""

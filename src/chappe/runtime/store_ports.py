@@ -85,7 +85,6 @@ class StorePorts(LogPorts):
         self._policies = [(each, kept.age_s, kept.bytes, kept.records) for each, kept in retention[:POLICIES_TOLD]]
         self._name = name
         self._closing = machine.current().event()
-        self._opened = False  # so that files are closed here
         self._queries_left = False  # in the queue, as a commit is under way
         kept = recover(staged, storage)
         self.store = LogStore(address, storage, "", now=time.monotonic(), clock=SYSTEM_CLOCK, kept=kept)
@@ -103,7 +102,6 @@ class StorePorts(LogPorts):
             raise
         self._queries = self.driver.watch(Inlet(self._router, QUERIES, copied=self.guard is None))
         self._scrubbing = _Scrubbing(self)
-        self._opened = True
 
     def start(self) -> None:
         """Begin."""
@@ -116,11 +114,9 @@ class StorePorts(LogPorts):
         self._closing.set()
         self._scrubbing.lane.close(CLOSE_S)
 
-    def release(self) -> None:
-        super().release()
-        if self._opened:
-            self.storage.close()
-            self._staged.close()
+    def closed(self) -> None:
+        self.storage.close()
+        self._staged.close()
 
     # -- queries ----------------------------------------------------------------------------------------
 

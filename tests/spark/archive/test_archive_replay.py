@@ -195,11 +195,11 @@ import sys
 from functools import partial
 from pathlib import Path
 from chappe.spark.archive import replay
-from chappe.spark.archive.replay import Order, Replay
+from chappe.spark.archive.replay import Replay, ReplayOrder
 replay.NOTE_S, replay.PIECE_BYTES = 0.0, 2000
 replay.sweep = partial(replay.sweep, held_bytes=1)  # so that it is noted several times how far it is
 archive, state, tower = sys.argv[1:]
-with Replay(Path(archive), Order(speed=2.0), tower=tower, state=Path(state)) as run:
+with Replay(Path(archive), ReplayOrder(speed=2.0), tower=tower, state=Path(state)) as run:
     run.show = lambda progress: print(progress.sent, flush=True)
     run.run()
 """
