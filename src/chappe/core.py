@@ -48,7 +48,8 @@ class Core(Protocol):
 class Send(Frozen, frozen=True):
     """Send a message to one member, which is ``to`` by whatever name the core was told of it.
 
-    It is dropped where the member is gone. ``topic`` is empty where the protocol has none.
+    It is dropped where the member is gone. ``topic`` is empty where the protocol has none. Of a data store, None is all
+    that want the topic.
     """
 
     to: Any

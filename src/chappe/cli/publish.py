@@ -236,7 +236,7 @@ def subscribe(
                 dialling.keep(endpoint, dialled)
                 for found in batches(subscriber.get_many, count, seconds):
                     write_out(b"".join(_rendered(found, render)))
-            _check_met(teller, dialled)
+            _check_met(endpoint, teller, dialled)
         finally:
             if subscriber.dropped:
                 hint = " (--on-full block waits instead)" if max_age is None else ""
@@ -244,9 +244,9 @@ def subscribe(
                 warn(f"{many(subscriber.dropped, 'message')} {were} dropped: this was too slow{hint}")
 
 
-def _check_met(teller: mesh.PeerNotices, dialled: list[tuple[str, int]]) -> None:
-    """Exit with an error if no peer was ever connected."""
-    if dialled and not teller.met:
+def _check_met(endpoint: Endpoint, teller: mesh.PeerNotices, dialled: list[tuple[str, int]]) -> None:
+    """Exit with an error if no peer was ever connected; the notice of one may still be on its way."""
+    if dialled and not teller.met and not any(each.peer_id for each in endpoint.peers()):
         warn(f"nobody was ever reached at {', '.join(map(mesh.shown, dialled))}: start an endpoint with `chappe node`")
         raise typer.Exit(1)
 
