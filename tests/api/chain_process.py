@@ -43,9 +43,9 @@ class Lines:
         self.lines = msgspec.msgpack.decode(state, type=list[bytes])
 
 
-def main(file: str, name: str, directory: str, log_bytes: str, sessions_max: str) -> None:
+def main(file: str, name: str, directory: str, log_bytes: str) -> None:
     """Serve until SIGTERM."""
-    limits = replace(CHAIN_LIMITS, log_bytes=int(log_bytes), sessions_max=int(sessions_max))
+    limits = replace(CHAIN_LIMITS, log_bytes=int(log_bytes))
     vars(server)["Core"] = functools.partial(vars(server)["Core"], limits=limits)
     with ChainServer(Lines(), ChainConfiguration.load(file), name, directory=Path(directory), security="plain") as made:
         print("serves", flush=True)

@@ -28,7 +28,6 @@ from tests.waiting import PATIENCE_S, until
 
 from chappe import Chain
 from chappe.api.chain.status import ChainServerStatus
-from chappe.limits import CHAIN_LIMITS
 
 NAMES: Final = ("a", "b", "c")
 WRITERS: Final = 3
@@ -46,9 +45,8 @@ def ip(*words: object) -> None:
 class Servers:
     """The three processes, on loopback or each in a network namespace of its own."""
 
-    def __init__(self, home: Path, *, net: bool = False, sessions_max: int = CHAIN_LIMITS.sessions_max) -> None:
+    def __init__(self, home: Path, *, net: bool = False) -> None:
         self.home = home
-        self.sessions_max = sessions_max
         self.net = net
         self.file = home / "chain.toml"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -79,8 +77,7 @@ class Servers:
         """Begin a life."""
         inside = ["ip", "netns", "exec", name] if self.net else []
         command = [*inside, sys.executable, "-m", "tests.api.chain_process", str(self.file), name]
-        command += [str(self.home / name), str(LOG_BYTES), str(self.sessions_max)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        process = subprocess.Popen([*command, str(self.home / name), str(LOG_BYTES)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"serves\n", f"{name} does not start: see what it wrote"
         self.processes[name] = process

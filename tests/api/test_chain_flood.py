@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the loopback interface has one address there"),
 ]
 AGAIN_MS: Final = 1_000  # requests of which no answer came are repeated
-EACH: Final = FEW  # sessions of each address; so many that were never used are let be
+ADDRESSES: Final = 1_400
+EACH: Final = FEW  # sessions of each; so many that were never used are let be
+assert ADDRESSES * EACH > CHAIN_LIMITS.sessions_max > ADDRESSES
 
 
 class Rogue:
@@ -78,11 +79,11 @@ class Rogue:
             each.close()
 
 
-def flood(configuration: ChainConfiguration, addresses: Sequence[str], rounds: int, *, use: bool) -> None:
-    """Open so many sessions, some each time, and use each at once, if at all."""
+def flood(configuration: ChainConfiguration, addresses: Sequence[str], *, use: bool) -> None:
+    """Open more sessions than a chain remembers, and use each at once, if at all."""
     with zmq.Context() as context:
         rogue: Rogue | None = None
-        for number in range(rounds):
+        for number in range(ADDRESSES):
             if number < len(addresses):
                 if rogue is not None:
                     rogue.close()
@@ -95,32 +96,30 @@ def flood(configuration: ChainConfiguration, addresses: Sequence[str], rounds: i
         rogue.close()
 
 
-@pytest.mark.parametrize(
-    ("sessions_max", "apart", "use"),
-    [(1_000, False, False), (1_000, True, False), (1_000, True, True), (CHAIN_LIMITS.sessions_max, False, True)],
-)
-def test_a_client_comes_back_to_its_session_after_more_of_others_than_are_remembered(
-    sessions_max: int, apart: bool, use: bool, tmp_path: Path
+@pytest.fixture
+def configuration(tmp_path: Path) -> Iterator[ChainConfiguration]:
+    servers = Servers(tmp_path)
+    for name in NAMES:
+        servers.start(name)
+    yield ChainConfiguration.load(servers.file)
+    servers.close()
+
+
+@pytest.mark.parametrize("addresses", [1, ADDRESSES])
+@pytest.mark.parametrize("use", [False, True])
+def test_a_client_comes_back_to_its_session_after_ten_thousand_of_others(
+    addresses: int, use: bool, configuration: ChainConfiguration
 ) -> None:
-    rounds = sessions_max * 14 // 100
-    assert rounds * EACH > sessions_max > rounds
-    addresses = [f"127.0.{1 + place // 250}.{1 + place % 250}" for place in range(rounds if apart else 1)]
-    servers = Servers(tmp_path, sessions_max=sessions_max)
-    with ExitStack() as stack:
-        stack.callback(servers.close)
-        for name in NAMES:
-            servers.start(name)
-        configuration = ChainConfiguration.load(servers.file)
-        chain = stack.enter_context(Chain(configuration, security="plain"))
+    with Chain(configuration, security="plain") as chain:
         chain.call(b"first", timeout=PATIENCE_S)
         until(lambda: members(chain) == NAMES)
-        flood(configuration, addresses, rounds, use=use)
+        flood(configuration, [f"127.0.{1 + place // 250}.{1 + place % 250}" for place in range(addresses)], use=use)
 
         done = int(chain.call(b"second", timeout=PATIENCE_S).result)
-        assert done > sessions_max if use else done == 2
+        assert done > CHAIN_LIMITS.sessions_max if use else done == 2
         seen = chain.status(timeout=PATIENCE_S)["a"]
         assert seen is not None
-        assert seen.sessions == sessions_max
+        assert seen.sessions == CHAIN_LIMITS.sessions_max
 
 
 def members(chain: Chain) -> tuple[str, ...]:
