@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.calls import calls_inside_chappe
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Close, Deliver, Dial, Effect, Flush, Persist, Report, Resolve
 from chappe.errors import BufferFull, Closed
@@ -40,7 +40,7 @@ class Joined:
         self.members = {
             name: MeshMember(
                 EndpointCore(name.encode() * 16, EndpointOptions(**options), self.now),
-                Daytime(of=lambda: int(self.now * NS)),
+                FixedClock(of=lambda: int(self.now * NS)),
             )
             for name in OTHER
         }

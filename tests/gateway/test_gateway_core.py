@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Effect, Report, Send
 from chappe.errors import ProtocolError, UsageError
@@ -35,7 +35,7 @@ def gateway(
     gateways: frozenset[bytes] | None = None,
 ) -> GatewayCore:  # fmt: skip
     sides = SideOptions("a", OWN_A, chosen[0], gateways), SideOptions("b", OWN_B, chosen[1], gateways)
-    return GatewayCore(sides, Daytime(WALL_US * 1000), limits)
+    return GatewayCore(sides, FixedClock(WALL_US * 1000), limits)
 
 
 def passing(core: GatewayCore, a: dict[bytes, Filter], b: dict[bytes, Filter]) -> list[Effect]:
@@ -267,7 +267,7 @@ def test_sides_that_are_mistaken_for_each_other_are_told_once() -> None:
 )
 def test_what_cannot_be_a_gateway_is_refused(names: tuple[str, str], ids: tuple[bytes, bytes], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        GatewayCore((SideOptions(names[0], ids[0], ALL), SideOptions(names[1], ids[1], ALL)), Daytime())
+        GatewayCore((SideOptions(names[0], ids[0], ALL), SideOptions(names[1], ids[1], ALL)), FixedClock())
 
 
 # -- messages -----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Deliver, Effect, Report, Resolve, Send
 from chappe.errors import ProtocolError
@@ -39,7 +39,7 @@ class Chained:
         self.proposed: list[bytes] = []  # and not committed
         self.machines: dict[str, StoreMachine] = {}
         self.fed: dict[str, list[Fed]] = {}
-        self.clock = Daytime(of=lambda: int(self.now * NS))
+        self.clock = FixedClock(of=lambda: int(self.now * NS))
         self.roles: dict[str, Any] = {}
         self.paused: set[str] = set()
         self.waiting: dict[str, list[tuple[bytes, bytes]]] = {}

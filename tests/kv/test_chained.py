@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 from tests.kv.chained_rig import NS, Chained
 
 from chappe.core import Send
@@ -128,7 +128,7 @@ def test_a_server_that_takes_a_whole_state_in_steps_shows_the_former_one_and_doe
     before = list(steps(machine.whole()))
     commit(machine, ANN, 2, EraseRow(ROW_OF_A_STRING.key), OTHER_ROW)
     begins, *rows, ends = steps(machine.whole())
-    role = ChainedMaster("s", BOB, 1, now=0.0, clock=Daytime())
+    role = ChainedMaster("s", BOB, 1, now=0.0, clock=FixedClock())
     role.handle_message(CHAIN, [Place(False, True)], 0.0)
     role.handle_message(CHAIN, before, 0.0)
     role.handle_message(CHAIN, [begins, *rows], 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 
 from chappe import Endpoint
 from chappe.core import Effect, Persist, Report
@@ -28,7 +28,7 @@ MASTER = chappe_entity(b"m" * 16, 1)
 def master(wall_s: int, *rows: Operation, durable: bool = True) -> KvMaster:
     """A new life behind what the backend keeps."""
     loaded = Loaded((), tuple([row for row in rows if isinstance(row, WriterRow)]))
-    return KvMaster("s", MASTER, now=0.0, clock=Daytime(wall_s * NS), durable=durable, loaded=loaded)
+    return KvMaster("s", MASTER, now=0.0, clock=FixedClock(wall_s * NS), durable=durable, loaded=loaded)
 
 
 def kept(actions: Sequence[Effect]) -> list[Operation]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 from tests.worlds.kv.rogues import any_command, any_message
 
 from chappe.core import Effect, Persist, Send
@@ -45,7 +45,7 @@ def check(actions: list[Effect]) -> None:
 def test_a_master_outlives_whatever_peers_send(seed: int, durable: bool) -> None:
     rng = Random(seed)
     now = 100.0
-    clock = Daytime(int(now * NS))
+    clock = FixedClock(int(now * NS))
     master = KvMaster("s", MASTER, now=now, clock=clock, durable=durable)
     check(master.start(now))
     for _ in range(600):
@@ -68,7 +68,7 @@ def test_a_master_outlives_whatever_peers_send(seed: int, durable: bool) -> None
 def test_a_clone_outlives_whatever_peers_send(seed: int) -> None:
     rng = Random(seed)
     now = 100.0
-    clone = KvClone("s", CLONE, now=now, clock=Daytime())
+    clone = KvClone("s", CLONE, now=now, clock=FixedClock())
     check(clone.start(now))
     written = 0
     for _ in range(600):
@@ -85,7 +85,7 @@ def test_a_clone_outlives_whatever_peers_send(seed: int) -> None:
 
 
 def test_an_acknowledgement_beyond_all_numbers_is_not_answered() -> None:
-    master = KvMaster("s", MASTER, now=0.0, clock=Daytime())
+    master = KvMaster("s", MASTER, now=0.0, clock=FixedClock())
     stranger = STRANGERS[0]
     raw = encode_message(0, stranger, MASTER, encode_command(cmd.CumulativeAck(2**64 - 1)))
     assert master.handle_message(master.topics[0], [raw], 0.0) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Deliver, Effect, Persist, Report, Resolve, Send
 from chappe.data.binary import decode, encode
@@ -61,7 +61,7 @@ class Pair:
         self.now = 100.0
         self.lives = 0
         self.ahead_s = 0.0  # the time of day
-        self.clock = Daytime(of=lambda: int((self.now + self.ahead_s) * NS))
+        self.clock = FixedClock(of=lambda: int((self.now + self.ahead_s) * NS))
         self.cut = False
         self.resolved: dict[int, object] = {}
         self.commits: list[Commit] = []
@@ -394,7 +394,7 @@ def test_reads_grow_stale_and_writes_are_refused_after_their_times() -> None:
 
 
 def test_a_clone_without_a_master_can_neither_be_read_nor_become_idle() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=FixedClock())
     with pytest.raises(StaleData):
         clone.get("a")
     assert clone.await_ready(1, 5.0, 0.0) == []
@@ -471,7 +471,7 @@ def test_a_clone_that_finds_another_master_asks_that_one_how_far_it_is() -> None
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_original_says_how_far_it_is_by_an_event_that_is_there_already(kept: bool) -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=FixedClock())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     original.say(0, cmd.CumulativeAck(1), 0.1)
@@ -682,10 +682,10 @@ def test_options_out_of_bounds_are_refused() -> None:
     entity = chappe_entity(b"c" * 16, 1)
     for options in ({"mutation_buffer_s": -1.0}, {"mutation_buffer_s": 1e6}, {"resync_s": 0.0}):
         with pytest.raises(UsageError):
-            KvClone("s", entity, now=0.0, clock=Daytime(), **options)  # type: ignore[arg-type]
+            KvClone("s", entity, now=0.0, clock=FixedClock(), **options)  # type: ignore[arg-type]
     for name in ("", "x" * 2000, "<$>/local", "\udc80"):
         with pytest.raises(UsageError):
-            KvClone(name, entity, now=0.0, clock=Daytime())
+            KvClone(name, entity, now=0.0, clock=FixedClock())
 
 
 def test_an_idle_clone_costs_less_than_one_message_in_two_seconds_each_way() -> None:
@@ -765,7 +765,7 @@ def outcomes(actions: list[Effect]) -> dict[int, object]:
 
 
 def test_a_clone_follows_an_original_and_does_not_repeat_what_another_may_have_done() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=FixedClock())
     first = Original(clone, 6)
     first.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     first.say(0, cmd.CumulativeAck(1), 0.1)
@@ -790,7 +790,7 @@ def test_a_clone_follows_an_original_and_does_not_repeat_what_another_may_have_d
 
 
 def test_an_original_master_that_was_away_for_a_moment_goes_on_where_it_was() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=FixedClock())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     original.say(2, cmd.Put("a", 1, None, original.entity), 0.1, NOBODY)
@@ -808,7 +808,7 @@ def said(actions: list[Effect]) -> list[cmd.Command]:
 
 
 def test_a_clone_that_lacks_a_change_for_good_does_nothing_further_before_it_has_a_snapshot() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=FixedClock())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     for seq, key in ((3, "b"), (4, "c")):
@@ -829,7 +829,7 @@ def test_a_clone_that_lacks_a_change_for_good_does_nothing_further_before_it_has
 
 def test_behind_a_snapshot_for_a_lost_change_an_original_goes_on_past_it() -> None:
     """It repeats the offset that it once gave: asked again for what is lost, it would fail for ever."""
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=FixedClock())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     original.say(3, cmd.Put("b", 1, None, original.entity), 0.1, NOBODY)
@@ -876,7 +876,7 @@ def asks(clone: KvClone, now: float) -> bool:
 
 def test_an_original_that_may_know_us_still_is_not_asked_for_a_snapshot_again() -> None:
     """It would keep the snapshot, and give the same one the next time, however old that is then."""
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=FixedClock())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     clone.handle_gone(b"o" * 16, 1.0)
@@ -905,7 +905,7 @@ def test_errors_of_a_store_have_the_originals_numbers() -> None:
 
 
 def test_what_a_master_finds_in_its_backend_expires_as_it_was_to() -> None:
-    clock = Daytime()
+    clock = FixedClock()
     loaded = Loaded(entries=(("short", 1, 5 * NS), ("lasting", 2, None)))
     master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, clock=clock, durable=True, loaded=loaded)
     master.start(0.0)
@@ -947,7 +947,7 @@ def test_a_clone_that_has_written_nothing_for_a_day_is_not_forgotten_while_it_is
 def test_a_clone_that_does_not_say_what_it_has_heard_of_must_wait_with_further_writes() -> None:
     limits = KvLimits(outcomes_max=3)
     writer = chappe_entity(b"w" * 16, 9)
-    master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, clock=Daytime(), limits=limits)
+    master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, clock=FixedClock(), limits=limits)
 
     def say(seq: int, command: cmd.Command) -> list[cmd.Command]:
         payload = encode_message(seq, writer, NOBODY, encode_command(command))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Effect, Report, Send
 from chappe.defaults import STORE_TOLD_GAP_S, STORE_TOLD_LATER_S
@@ -27,7 +27,7 @@ class Rig:
 
     def __init__(self, clones: int = 1, **limits: int) -> None:
         self.now = 100.0
-        self.clock = Daytime(of=lambda: int(self.now * NS))
+        self.clock = FixedClock(of=lambda: int(self.now * NS))
         self.limits = KvLimits(**limits)
         self.sent: list[cmd.Message] = []  # to all, but for heartbeats
         self.refused: list[CommandRefused] = []

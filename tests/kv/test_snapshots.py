@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.daytime import Daytime
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Effect, Report, Send
 from chappe.data.binary import encode
@@ -35,7 +35,7 @@ class Wire:
 
     def __init__(self, *, piece_bytes: int = 1_000, **limits: int) -> None:
         self.now = 100.0
-        self.clock = Daytime(of=lambda: int(self.now * NS))
+        self.clock = FixedClock(of=lambda: int(self.now * NS))
         self.limits = KvLimits(piece_bytes=piece_bytes, pieces_kept_bytes=16_000, **limits)
         self.master = KvMaster("s", MASTER, notify=False, limits=self.limits, now=self.now, clock=self.clock)
         self.clones: dict[str, KvClone] = {}

@@ -17,7 +17,7 @@ from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
 from chappe.log.queries import Answer, ReadRequest
 from chappe.log.sources import Key
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 class Clocked:

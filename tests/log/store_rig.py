@@ -18,7 +18,7 @@ from chappe.log.storage import AppendRecords, WriteRecords
 from chappe.log.store import LogStore
 
 WALL = 1_700_000_000_000_000
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 class StoreRig:

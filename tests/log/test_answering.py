@@ -16,7 +16,7 @@ from chappe.log.messages import Fetch, Head, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.storage import AppendRecords
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 PIECE_RECORDS = LOG_LIMITS.answer_records
 NOW = 100.0

@@ -13,7 +13,7 @@ from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 NOW = 100.0
 

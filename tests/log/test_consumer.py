@@ -26,7 +26,7 @@ from chappe.log.sources import ANSWER_S
 from chappe.log.storage import AppendRecords
 from chappe.log.subscriptions import PeerSubscriptions
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 def store_with(*values: bytes, name: str = "S", base: int = 0, partition: str = "P") -> StoreRig:

@@ -16,7 +16,7 @@ from chappe.log.sources import Sources
 
 KEY = ("hello", "P")
 WALL = 1_700_000_000_000_000
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 def delivered(*keys: tuple[str, str], at: float = 0.0, limits: LogLimits = LOG_LIMITS) -> Delivery:

@@ -26,7 +26,7 @@ from chappe.log.messages import BatchMessage, StoreInfo
 from chappe.log.queries import ErrorAnswer, LastAnswer, LastRequest, decode_answer, encode_query
 from chappe.log.storage import AppendRecords
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 Given = tuple[str, str | None]  # key ("" for none), value (None for a tombstone)
 

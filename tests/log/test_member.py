@@ -24,7 +24,7 @@ from chappe.log.sources import ANSWER_S
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 STORE = StoreInfo("", "STORE", "id", "tcp://127.0.0.1:7000")
 LIMITS = LogLimits(consumer_queue_bytes=1_000)
 MANY = LIMITS.apart_max + 1

@@ -12,7 +12,7 @@ from chappe.log.ordered.gathering import UNDER_WAY_MAX, Gathering, LeavingBatch
 from chappe.replication.chain.messages import COMMAND_BYTES_MAX
 
 WALL = 1_700_000_000_000_000
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 def add(
@@ -111,7 +111,7 @@ def test_keys_headers_and_times_come_along() -> None:
     found.add(b"b", b"k", (("h", b"v"),), 7, None)
     found.add(b"c", None, (), None, None)
 
-    CLOCK.us = WALL + 1
+    CLOCK.ns = (WALL + 1) * 1000
     (leaving,) = found.push(0)
     batch = Batch.parse(leaving.body)
 

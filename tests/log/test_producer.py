@@ -20,7 +20,7 @@ from chappe.log.subscriptions import PeerSubscriptions
 NOW = 100.0
 WALL = 1_700_000_000_000_000
 BATCH = JournalBatch("P", "hello", b"")
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 def made(

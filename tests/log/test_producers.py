@@ -17,7 +17,7 @@ from chappe.log.producing import ProducingMember
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 TOPICS = ("one", "two", "three")
 
 

@@ -15,7 +15,7 @@ from chappe.log.producer import LogProducer
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 def resumed(next_offset: int = 60, stores: int = 1) -> LogProducer:

@@ -23,7 +23,7 @@ from chappe.log.storage import WriteRecords
 from chappe.log.writing import Stream
 from chappe.storage.journal import Journal
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 BODY = bytes(range(8)) * 3
 

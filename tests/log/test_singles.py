@@ -17,7 +17,7 @@ from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage, StoreHello
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 NOW = 1000.0
 

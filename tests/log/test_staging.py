@@ -68,7 +68,7 @@ def test_merging_stops_at_the_count_of_a_batch() -> None:
 def test_single_records_over_the_count_of_a_batch_become_several() -> None:
     stream = Stream(PartitionGap(7))
     for _ in range(BATCH_RECORDS_MAX + 5):
-        stream.stage_record(b"", FixedClock(1))
+        stream.stage_record(b"", FixedClock(us=1))
 
     appends = list(stream.take(KEY))
     assert [(each.base, each.count) for each in appends] == [(7, BATCH_RECORDS_MAX), (7 + BATCH_RECORDS_MAX, 5)]
@@ -77,7 +77,7 @@ def test_single_records_over_the_count_of_a_batch_become_several() -> None:
 def test_single_records_are_cut_into_batches_by_their_bytes() -> None:
     stream = Stream(PartitionGap(0))
     for _ in range(20):
-        stream.stage_record(bytes(BATCH_BYTES // 3 - 10), FixedClock(1))
+        stream.stage_record(bytes(BATCH_BYTES // 3 - 10), FixedClock(us=1))
 
     appends = list(stream.take(KEY))
     assert [each.count for each in appends] == [3] * 6 + [2]
@@ -87,7 +87,7 @@ def test_single_records_are_cut_into_batches_by_their_bytes() -> None:
 def test_a_single_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
     stream = Stream(PartitionGap(0))
     for size in (10, 1_000_000, 10):
-        stream.stage_record(bytes(size), FixedClock(1))
+        stream.stage_record(bytes(size), FixedClock(us=1))
 
     assert [each.count for each in stream.take(KEY)] == [1, 1, 1]
 
@@ -115,7 +115,7 @@ def test_whatever_the_mixture_every_offset_comes_out_once_and_in_order(made: lis
         for offset, content in enumerate(contents, base):
             expected.setdefault(offset, content)
         if single:
-            stream.stage_record(contents[0], FixedClock(1))
+            stream.stage_record(contents[0], FixedClock(us=1))
         else:
             stream.stage(batch(base, *contents))
 
@@ -128,7 +128,7 @@ def test_a_stream_is_idle_when_the_storage_knows_everything() -> None:
     stream.gap.state = GapState.OPEN
     assert not stream.idle
     stream.gap.state = GapState.CLOSED
-    stream.stage_record(b"x", FixedClock(1))
+    stream.stage_record(b"x", FixedClock(us=1))
     assert not stream.idle
     list(stream.take(KEY))
     assert stream.idle

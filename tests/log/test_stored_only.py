@@ -20,7 +20,7 @@ from chappe.log.queries import heads_answer
 from chappe.log.storage import Hole, PartitionInfo
 from chappe.log.subscriptions import PeerSubscriptions
 
-CLOCK = FixedClock(WALL)
+CLOCK = FixedClock(us=WALL)
 
 
 def told(rig: ConsumerRig, store: StoreRig, sequence: int, first: int = 0) -> None:

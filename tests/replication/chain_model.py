@@ -29,7 +29,7 @@ SESSIONS = (1, 2)  # of the two clients: opened by the first two entries
 TICK_S = CHAIN_LIMITS.beat_s
 SILENT_TICKS = 16
 WALL_US = 1_000_000
-CLOCK = FixedClock(WALL_US)
+CLOCK = FixedClock(us=WALL_US)
 LINKS = tuple((one, other) for one in range(3) for other in range(3) if one != other)
 
 

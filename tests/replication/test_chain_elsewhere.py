@@ -48,7 +48,7 @@ def alone(machine: Slow) -> ChainServerCore:
     """The only server of a chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
     core = ChainServerCore(
-        0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS
+        0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(us=1), limits=LIMITS
     )
     core.aligned = True  # as the head of a configuration that it has entered
     core.log.append(OPEN)
@@ -90,7 +90,7 @@ def test_a_log_is_not_shortened_before_what_it_did_is_on_disk() -> None:
     assert [each.index for each in states] == [6]
     assert (core.log.base, core.log.end, core.committed, core.synced) == (6, 7, 7, 7)
     other = Slow()
-    again = ChainServerCore(0, ("a",), 2, core.agreement.memory, other, now=0.0, clock=FixedClock(1))
+    again = ChainServerCore(0, ("a",), 2, core.agreement.memory, other, now=0.0, clock=FixedClock(us=1))
     again.replica.restore(states[0].index, states[0].chunks)
     assert other.snapshot() == b"5"  # and not what was done since
 
@@ -113,7 +113,7 @@ def test_a_member_with_much_to_write_confirms_nothing_more() -> None:
 def test_a_joiner_says_that_it_has_nothing_until_it_is_complete() -> None:
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
-    core = ChainServerCore(2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(1))
+    core = ChainServerCore(2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(us=1))
     machine.complete = False
     core.handle_message(1, Append(1, 0, (OPEN,), 1, 1, True), 0.0)
     written(core)
@@ -128,7 +128,7 @@ def test_a_joiner_that_reads_the_rest_does_not_keep_a_long_log_and_is_let_in_whe
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
     core = ChainServerCore(
-        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS
+        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(us=1), limits=LIMITS
     )
     machine.complete = False
     entries = (OPEN, *(Entry(1, 1_000_000, 1, seq, seq - 1, b"1") for seq in range(1, 6)))

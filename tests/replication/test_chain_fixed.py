@@ -30,7 +30,7 @@ OF_B = structs.replace(FIRST, chain=((1, 2),), line=(0, 16))  # 49: decided by b
 def server(number: int, of: Configuration, life: int = 1) -> ChainServerCore:
     """The first one."""
     memory = VoteRecord(11, number, configuration.encode(of))
-    return ChainServerCore(0, NAMES, life, memory, Sum(), now=0.0, clock=FixedClock(1), fixed=True)
+    return ChainServerCore(0, NAMES, life, memory, Sum(), now=0.0, clock=FixedClock(us=1), fixed=True)
 
 
 def decided(actions: list[Effect]) -> list[tuple[int, Configuration]]:
@@ -122,7 +122,14 @@ def test_a_directory_of_the_other_kind_is_refused(fixed: bool) -> None:
     of = FIRST if not fixed else structs.replace(FIRST, line=())
     with pytest.raises(UsageError, match=r"is of a chain that is .*: set fixed as it was, or choose another directory"):
         ChainServerCore(
-            0, NAMES, 1, VoteRecord(11, 1, configuration.encode(of)), Sum(), now=0.0, clock=FixedClock(1), fixed=fixed
+            0,
+            NAMES,
+            1,
+            VoteRecord(11, 1, configuration.encode(of)),
+            Sum(),
+            now=0.0,
+            clock=FixedClock(us=1),
+            fixed=fixed,
         )
 
 

@@ -29,7 +29,14 @@ def joiner(machine: ReplicatedMachine | None = None, limits: ChainLimits = CHAIN
     """The third server, in a chain of the first two."""
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     return ChainServerCore(
-        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine or Sum(), now=0.0, clock=FixedClock(1), limits=limits
+        2,
+        ("a", "b", "c"),
+        3,
+        VoteRecord(13, 1, decided),
+        machine or Sum(),
+        now=0.0,
+        clock=FixedClock(us=1),
+        limits=limits,
     )
 
 
@@ -46,7 +53,7 @@ def tail(
         VoteRecord(11, 1, decided),
         machine or Sum(),
         now=0.0,
-        clock=FixedClock(1),
+        clock=FixedClock(us=1),
         limits=limits,
     )
     core.aligned = True  # as the head of a configuration that it has entered
@@ -108,7 +115,7 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1)
     core = ChainServerCore(
-        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits
+        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), Sum(), now=0.0, clock=FixedClock(us=1), limits=limits
     )
     state = opened().snapshot()
     assert core.compaction.log_bytes == 1
@@ -122,7 +129,7 @@ def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1_000, window_bytes=500)
     core = ChainServerCore(
-        0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits
+        0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(us=1), limits=limits
     )
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_message(1, Join(1, 2, 0, True), 0.0)  # and nothing more comes from there
@@ -141,7 +148,7 @@ def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
 
 def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
-    core = ChainServerCore(0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
+    core = ChainServerCore(0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(us=1))
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
     core.flush(0.0)

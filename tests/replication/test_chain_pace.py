@@ -24,7 +24,7 @@ def acks(actions: list[Effect]) -> list[Ack]:
 
 def test_a_predecessor_is_told_at_once_and_then_every_two_milliseconds() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12), (False,) * 2, False))
-    core = ChainServerCore(1, ("a", "b"), 2, VoteRecord(12, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
+    core = ChainServerCore(1, ("a", "b"), 2, VoteRecord(12, 1, decided), Sum(), now=0.0, clock=FixedClock(us=1))
     core.handle_timeout(0.0)
     core.handle_message(0, Append(1, 0, (OPEN,), 1, 0, True), 0.0)
     assert [each.end for each in acks(core.flush(0.0))] == [1]

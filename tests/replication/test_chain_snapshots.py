@@ -137,7 +137,7 @@ def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServerCore:
     """The only member of a durable chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
     core = ChainServerCore(
-        0, ("a",), 1, VoteRecord(11, 1, decided), KeyValues(), now=0.0, clock=FixedClock(1),
+        0, ("a",), 1, VoteRecord(11, 1, decided), KeyValues(), now=0.0, clock=FixedClock(us=1),
         loaded=disk.loaded, limits=limits,
     )  # fmt: skip
     core.aligned = True  # as the head of a configuration that it has entered

@@ -42,7 +42,7 @@ def alone(machine: Echo, limits: ChainLimits = CHAIN_LIMITS) -> ChainServerCore:
     """The only server of a chain in memory, with a session: number 1."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), False))
     core = ChainServerCore(
-        0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=limits
+        0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(us=1), limits=limits
     )
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)

@@ -57,16 +57,16 @@ def test_what_has_no_room_is_counted_and_told_once(sessions: Sessions) -> None:
 
 def test_who_comes_hears_who_wants_what_and_then_what_changes(sessions: Sessions) -> None:
     wants = {("p1", b"t/1"): ("record",), ("p1", b""): ("head",), ("p2", b"x"): ("record",)}
-    CLOCK.us = 7
+    CLOCK.ns = 7_000
     sessions.show_wants(wants)
     everything = [Subscribed(7, topic, who, kinds) for (who, topic), kinds in wants.items()]
     assert sessions.take(A).seen == everything
     assert sessions.take(B).seen == everything[:2]  # the second one gets what begins with t/, too
     sessions.forget(B)
-    CLOCK.us = 8
+    CLOCK.ns = 8_000
     sessions.look(B, Look((b"x",)), 0.0)
     assert sessions.take(B).seen == [Subscribed(8, b"", "p1", ("head",)), Subscribed(8, b"x", "p2", ("record",))]
-    CLOCK.us = 9
+    CLOCK.ns = 9_000
     sessions.show_wants({("p1", b""): ("head",), ("p2", b"x"): ("record", "batch")})
     gone, more = Subscribed(9, b"t/1", "p1", ()), Subscribed(9, b"x", "p2", ("record", "batch"))
     assert sessions.take(A).seen == [gone, more]

@@ -48,3 +48,15 @@ class ClockedHost(SimHost):
             if self.alive:
                 deliver(self)
         self.wake()
+
+
+class HostClock:
+    """The time of day of one host, as its world has it."""
+
+    def __init__(self, world: Any, host: Any) -> None:
+        self._world = world
+        self._host = host
+
+    def wall_ns(self) -> int:
+        """See ``core.Clock``."""
+        return int(self._world.wall_us(self._host) * 1000)

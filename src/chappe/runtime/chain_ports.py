@@ -195,16 +195,13 @@ class ChainServerPorts(Ports):
         turns.wait(lambda: alone or not core.member, LEAVE_S)
 
     def release(self) -> None:
-        """See ``Ports``."""
         self._dialling.release()
 
     def close_files(self) -> None:
-        """See ``Ports``."""
         if self._files is not None:
             self._files.close()
 
     def halted(self, reason: str) -> None:
-        """See ``Ports``."""
         if self.link is not None:
             self.link.look()
 
@@ -287,15 +284,12 @@ class ChainServerPorts(Ports):
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def send(self, effect: Send) -> None:
-        """See ``Ports``."""
         self._servers.gather(effect.to, encode_one(effect.message))
 
     def reply(self, effect: Reply) -> None:
-        """See ``Ports``."""
         self._answer(effect.to, effect.message)
 
     def report(self, event: object) -> None:
-        """See ``Ports``."""
         self._on_report(event)
 
     def _answer(self, client: Hashable, message: AnyAnswer) -> None:
@@ -303,7 +297,6 @@ class ChainServerPorts(Ports):
         self._replies.setdefault(client, []).append(encode_one(message))
 
     def flushed(self) -> None:
-        """See ``Ports``."""
         if self.core.news and self._on_applied is not None:
             news, self.core.news = self.core.news, []
             self._on_applied(news, self.core.tail)
@@ -344,7 +337,6 @@ class ChainServerPorts(Ports):
         return None
 
     def done(self, job: Any, outcome: StorageError | None, now: float) -> Sequence[Effect]:
-        """See ``Ports``."""
         return self.core.handle_done(job, outcome, now)
 
 
@@ -381,7 +373,6 @@ class ChainClientPorts(Ports):
             raise
 
     def release(self) -> None:
-        """See ``Ports``."""
         self._dialling.release()
 
     def question(self, place: int, question: Look | Exclude) -> None:
@@ -389,19 +380,15 @@ class ChainClientPorts(Ports):
         self._servers.gather(place, encode_one(question))
 
     def send(self, effect: Send) -> None:
-        """See ``Ports``."""
         self._servers.gather(effect.to, encode_one(effect.message))
 
     def report(self, event: object) -> None:
-        """See ``Ports``."""
         self._user.reported(event)
 
     def flushed(self) -> None:
-        """See ``Ports``."""
         self._servers.send_gathered()
 
     def hear(self, link: int, frames: Frames) -> Sequence[Effect]:
-        """See ``Ports``."""
         if len(frames) != 2:
             raise ProtocolError(f"an answer of {len(frames)} frames of a server of a chain")
         header = decode_header(frames[0])

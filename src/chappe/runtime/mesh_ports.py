@@ -238,7 +238,6 @@ class MeshPorts(Ports):
     # -- effects --------------------------------------------------------------------------------------
 
     def flush(self, effect: Flush) -> None:
-        """See ``Ports``."""
         link = self._links.get(effect.link)
         if link is not None and not link.writing:
             try:
@@ -247,25 +246,21 @@ class MeshPorts(Ports):
                 self._lose(link, str(error))
 
     def deliver(self, effect: Deliver) -> None:
-        """See ``Ports``."""
         users = self._users()
         if users is not None:
             users.deliver(effect.to, effect.messages)
 
     def resolve(self, effect: Resolve) -> None:
-        """See ``Ports``."""
         users = self._users()
         if users is not None:
             users.resolve(effect.ticket, effect.outcome)
 
     def report(self, event: object) -> None:
-        """See ``Ports``."""
         users = self._users()
         if users is not None:
             users.report(event)
 
     def dial(self, effect: Dial) -> None:
-        """See ``Ports``."""
         self._dials.begin(effect.link, *effect.address)
 
     def send(self, effect: Send) -> None:
@@ -279,7 +274,6 @@ class MeshPorts(Ports):
         return job.number if isinstance(job, StoreCommit) else None
 
     def carry_out(self, job: object) -> object:
-        """See ``Ports``."""
         if isinstance(job, StoreCommit):
             return commit(self.backends[job.number], job.commit)
         assert self._rules is not None
@@ -289,7 +283,6 @@ class MeshPorts(Ports):
         return self._rules.keys is not None and self._rules.keys.take(job.group, job.raw)
 
     def done(self, job: object, outcome: Any, now: float) -> Sequence[Effect]:
-        """See ``Ports``."""
         if isinstance(job, StoreCommit):
             self.turns.news = True  # there may be room again
             return self.member.handle_done(job, outcome, now)
@@ -298,7 +291,6 @@ class MeshPorts(Ports):
         return self._with_rules(self._rules.look()) if isinstance(job, OfferRules) else self._with_keys()
 
     def release(self) -> None:
-        """See ``Ports``."""
         for link in (*self._links.values(), *self._closing.values()):
             link.close()
         self._links.clear()
@@ -376,13 +368,11 @@ class MeshPorts(Ports):
         self._held_look_at = now + HELD_LOOK_S if self._held else math.inf
 
     def flushed(self) -> None:
-        """See ``Ports``."""
         if self._holds.turned != self._turned:
             self._turned = self._holds.turned
             self.turns.news = True
 
     def ready(self, what: TcpLink, mask: int) -> None:
-        """See ``Ports``."""
         if what.lost:  # by what was handled just before
             return
         try:
@@ -556,7 +546,6 @@ class MeshPorts(Ports):
             self._lose(link, str(error))
 
     def close_link(self, effect: Close) -> None:
-        """See ``Ports``."""
         link = self._links.pop(effect.link, None)
         if link is None:
             return
@@ -603,7 +592,6 @@ class MeshPorts(Ports):
     # -- time -----------------------------------------------------------------------------------------
 
     def next_timeout(self) -> float:
-        """See ``Ports``."""
         due = min(self._listeners.due, self._held_look_at, self.gatherer.due, self.alarm_at)
         if self._rules is not None:
             due = min(due, self._rules.due)
@@ -618,7 +606,6 @@ class MeshPorts(Ports):
         return due
 
     def handle_timeout(self, now: float) -> None:
-        """See ``Ports``."""
         if now >= self.gatherer.due:
             self.gatherer.at_once()
         if now >= self._listeners.due:

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from tests.worlds.chain import machine
+from tests.worlds.clocked import HostClock
 from tests.worlds.linearizable import Operation
 
 from chappe.core import Persist, Reply, Report, Send
@@ -83,17 +84,6 @@ class Disk:
         self.loaded = replace(loaded, entries=(*kept, *entries), committed=min(committed, change.keep + len(entries)))
 
 
-class ServerClock:
-    """The time of day at a server."""
-
-    def __init__(self, host: ServerHost) -> None:
-        self._host = host
-
-    def wall_ns(self) -> int:
-        """Nanoseconds since 1970 UTC."""
-        return int(self._host.world.wall_us(self._host)) * 1_000
-
-
 class ChainHost(SimHost):
     """A host with a clock of its own, that takes what came when it stands still no more."""
 
@@ -156,8 +146,9 @@ class ServerHost(ChainHost):
         self._under_way: LogChange | None = None
         self._saves = 0
         self.core = world.cores.server(
-            self.place, world.servers, self.life, self.disk.memory, self.machine, now=self.now, clock=ServerClock(self),
-            loaded=self.disk.loaded, durable=world.durable, fixed=world.fixed, limits=world.limits,
+            self.place, world.servers, self.life, self.disk.memory, self.machine, now=self.now,
+            clock=HostClock(world, self), loaded=self.disk.loaded, durable=world.durable, fixed=world.fixed,
+            limits=world.limits,
         )  # fmt: skip
         self.table = {Persist: self._persist, Send: self._tell, Reply: self._reply, Report: self._report}
 

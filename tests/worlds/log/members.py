@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from tests.worlds.clocked import HostClock
 from tests.worlds.journals import Gathered, Journal
 from tests.worlds.log.node import NodeHost
 from tests.worlds.log.stores import StoreHost
 from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject
-from tests.worlds.log.world import KEYED, HostClock, LogWorld
+from tests.worlds.log.world import KEYED, LogWorld
 
 from chappe.core import Deliver, Effect, Persist, Publish
 from chappe.data.topic import Filter

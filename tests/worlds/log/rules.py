@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
+from tests.worlds.clocked import HostClock
 from tests.worlds.log.ends import Ends
 from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.judging import judged_otherwise
@@ -22,7 +23,7 @@ from tests.worlds.log.node import NodeHost
 from tests.worlds.log.population import TOPICS
 from tests.worlds.log.scenario import Log
 from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import HOST, HostClock
+from tests.worlds.log.world import HOST
 
 from chappe.core import Report
 from chappe.data.topic import Filter

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from tests.worlds.clocked import HostClock
 from tests.worlds.disk import Part, SimDisk
 from tests.worlds.log.node import NodeHost
 from tests.worlds.log.subjects import StoreSubject
-from tests.worlds.log.world import HOST, HostClock, LogWorld
+from tests.worlds.log.world import HOST, LogWorld
 
 from chappe.core import Persist, Reply
 from chappe.defaults import DISK_RETRY_S

@@ -142,18 +142,6 @@ class Cores:
     disk: type[SimDisk] = SimDisk
 
 
-class HostClock:
-    """The time of day of one host."""
-
-    def __init__(self, world: Any, name: Any) -> None:
-        self._world = world
-        self._name = name
-
-    def wall_ns(self) -> int:
-        """As ``core.Clock``."""
-        return int(self._world.wall_us(self._name) * 1000)
-
-
 class WatchedLog(SimWorld):
     """The truth about a log, and what disks hold of it: what checkers compare."""
 

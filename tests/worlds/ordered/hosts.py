@@ -8,8 +8,8 @@ from math import inf
 from typing import Any
 
 from tests.worlds.chain.hosts import UNDER_WAY_MAX, ClientHost, ServerHost
+from tests.worlds.clocked import HostClock
 from tests.worlds.linearizable import Operation
-from tests.worlds.log.world import HostClock
 from tests.worlds.ordered import model
 
 from chappe import core
