@@ -20,6 +20,8 @@ import pytest
 from tests.ports import free_address, free_ports
 from tests.waiting import PATIENCE_S, SPARK_S, until
 
+from chappe import Producer, Store, Tower
+
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
@@ -223,6 +225,28 @@ def whole_programs() -> list[ParameterSet]:
 def test_a_whole_program_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "page", "exec"), {"__name__": "__main__"})  # here: a process of its own takes half a second
+
+
+# They need something of the reader's: a moment, certificates, servers, a file that worker processes import.
+NOT_ALONE: Final = ("yesterday", "keys-office", "chain.toml", "ShardedConsumer")
+
+
+def reference_examples() -> list[ParameterSet]:
+    found = [text for language, text in blocks(ROOT / "docs/reference/library.md") if language == "python"]
+    alone = [text for text in found if not any(each in text for each in NOT_ALONE)]
+    return [pytest.param(text, id=str(number)) for number, text in enumerate(alone)]
+
+
+@pytest.mark.parametrize("code", reference_examples())
+def test_an_example_of_the_library_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with Tower("127.0.0.1:0") as tower, Store(tmp_path / "kept", tower=tower.address):
+        monkeypatch.setenv("CHAPPE_TOWER", tower.address)
+        with Producer("greetings", tower=tower.address) as producer:
+            producer.send("so that the topic is there")
+            producer.flush(timeout=60)
+        exec(compile(code.replace("127.0.0.1:5556", tower.address), "library", "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.process
