@@ -33,8 +33,17 @@ PAGES: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Language and text of every code block of a page."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    """Language and text of the code blocks of a page that its reader runs; a title says where another one belongs."""
+    return [(language, text) for language, title, text in all_blocks(page) if not title]
+
+
+def all_blocks(page: Path) -> list[tuple[str, str, str]]:
+    """Language, title and text of every code block of a page."""
+    return re.findall(r'^```(\w+)(?: title="([^"]*)")?\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+# The ports that pages name, which are taken on the machine that runs this.
+SAID: Final = ("5570", "7801", "7802", "7803", "8788", "9109", "9980", "9990", "9996", "9997", "9998", "9999")
 
 
 class Reader:
@@ -42,11 +51,18 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # What pages say for ports that are free on their reader's machine, and what is free here.
-        self._ports = {said: str(free_ports(3)) for said in ("9999", "9990", "9980")}
+        self._ports = {said: str(free_ports(3)) for said in SAID}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        mesh, maps = (f"127.0.0.1:{self._ports[said]}" for said in ("9999", "5570"))
         self._tower = f"{free_address()}:{free_ports()}"
-        self._env = os.environ | {"PATH": path, "HOME": str(directory), "CHAPPE_TOWER": self._tower}
+        self._env = os.environ | {
+            "PATH": path,
+            "HOME": str(directory),
+            "CHAPPE_TOWER": self._tower,
+            "CHAPPE_MESH_LISTEN": mesh,
+            "CHAPPE_MAP_AT": maps,
+            "CHAPPE_MAP_SERVERS": maps,
+        }
         self._background: list[subprocess.Popen[bytes]] = []
 
     def type(self, line: str) -> None:
@@ -55,37 +71,53 @@ class Reader:
             name, _, value = line.removeprefix("export ").partition("=")
             self._env[name] = value
         elif line.endswith("&"):
-            self._background.append(subprocess.Popen(line.rstrip("& ").split(), cwd=self._directory, env=self._env))
-            for place in (self._tower.rpartition(":")[0], *re.findall(r"--(?:at|listen) ([\d.]+:[1-9]\d*)", line)):
+            words = line.rstrip("& ").split()
+            self._background.append(subprocess.Popen(words, cwd=self._directory, env=self._env))
+            for place in self._places(line):
                 self._wait_for(place)
         elif line.startswith("kill %"):
             process = self._background[int(line.removeprefix("kill %")) - 1]
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
         else:
-            subprocess.run(line, shell=True, cwd=self._directory, env=self._env, check=True, timeout=SPARK_S)
+            subprocess.run(["bash", "-c", line], cwd=self._directory, env=self._env, check=True, timeout=SPARK_S)
+
+    def _places(self, line: str) -> Iterator[str]:
+        """Where those listen whom a line starts."""
+        if not line.startswith(("chappe node", "chappe kv", "chappe map", "chappe dashboard", "chappe chain")):
+            yield self._tower.rpartition(":")[0]
+        elif line.startswith("chappe node") and "--listen" not in line:
+            yield self._env["CHAPPE_MESH_LISTEN"]
+        elif line.startswith("chappe map") and "--at" not in line:
+            yield self._env["CHAPPE_MAP_AT"]
+        for host, port in re.findall(r"--(?:at|listen) ([\d.]*):([1-9]\d*)", line):
+            yield f"{host or '127.0.0.1'}:{port}"
+
+    def save(self, name: str, text: str) -> None:
+        """Put what a page shows into a file of this name."""
+        path = self._directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self._with_ports(text))
 
     def run(self, code: str) -> None:
-        # The page relies on the default address; here another may be using it.
-        names = r'\b(Producer|Consumer|read_topic)\(("[\w.]+")(?!, tower)'
-        code = re.sub(names, rf'\1(\2, tower="{self._tower}"', code)
-        code = re.sub(r"\b((?:read|write)_table\([^()]*key=[^()]*)\)", rf'\1, towers="{self._tower}")', code)
-        code = code.replace('format("chappe")', f'format("chappe").option("towers", "{self._tower}")')
         code = self._with_ports(code)
         subprocess.run([sys.executable, "-c", code], cwd=self._directory, env=self._env, check=True, timeout=SPARK_S)
 
     def _at_free_ports(self, line: str) -> str:
-        """The page relies on default addresses of the mesh; here another may be using them."""
-        mesh = f"127.0.0.1:{self._ports['9999']}"
-        if line in ("chappe node &", "chappe node --websocket 9990 &"):
-            line = line.replace("node", f"node --listen {mesh}")
-        elif re.match(r"chappe (publish|subscribe|kv (get|put|list)|node --map)\b", line) and "--peer" not in line:
-            line = f"{line} --peer {mesh}"
+        """Commands dial the default port of the mesh where a page does not say whom; here another may have it."""
+        if re.match(r"chappe (publish|subscribe|kv (get|put|list)|node --map)\b", line) and "--peer" not in line:
+            line = (
+                line.replace(" > ", f" --peer {self._env['CHAPPE_MESH_LISTEN']} > ")
+                if " > " in line
+                else (f"{line} --peer {self._env['CHAPPE_MESH_LISTEN']}")
+            )
+        elif line == "chappe dashboard &":
+            line = "chappe dashboard --at 127.0.0.1:8788 &"
         return self._with_ports(line)
 
     def _with_ports(self, text: str) -> str:
         for said, port in self._ports.items():
-            text = text.replace(said, port)
+            text = re.sub(rf"\b{said}\b", port, text)
         return text
 
     def _wait_for(self, place: str) -> None:
@@ -138,6 +170,66 @@ def play_together(reader: Reader, page: Path) -> int:
             reader.type(line.removeprefix("$ "))
     reader.run("".join(text for language, text in found if language == "python"))
     return len(found)
+
+
+# What has a test of its own, and what wants machines, compilers or a cluster that are not here.
+OTHERWISE: Final = {
+    "cluster",
+    "configure",
+    "declarative-pipelines",
+    "keep-up",
+    "other-languages",
+    "recipes",
+    "recipes-spark",
+    "share-the-work",
+    "test-your-program",
+    "troubleshoot",
+}
+
+
+# One process of Spark for all of these: it takes longer to start than to do what they say.
+WITH_SPARK: Final = ("archive-and-replay", "read-with-spark", "tables", "write-exactly-once")
+
+
+def how_tos() -> list[ParameterSet]:
+    pages = [each for each in sorted((ROOT / "docs/how-to").glob("*.md")) if each.stem not in OTHERWISE]
+    return [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.spark] if page.stem == "pipelines" else [])
+        for page in pages
+        if not page.stem.startswith("from-") and page.stem not in WITH_SPARK
+    ]
+
+
+@pytest.mark.process
+@pytest.mark.spark
+def test_how_tos_with_spark_run_as_printed(reader: Reader) -> None:
+    found = [block for name in WITH_SPARK for block in blocks(ROOT / f"docs/how-to/{name}.md")]
+    lines = dict.fromkeys(line for language, text in found if language == "console" for line in text.splitlines())
+    for line in lines:
+        reader.type(line.removeprefix("$ "))
+    reader.run("".join(text for language, text in found if language == "python"))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", how_tos())
+def test_a_how_to_runs_as_printed_in_an_empty_directory(reader: Reader, page: Path) -> None:
+    """From top to bottom; programs that follow one another are one, as in a notebook."""
+    found = [
+        (language, title, text)
+        for language, title, text in all_blocks(page)
+        if not title or ("." in title and " " not in title)
+    ]
+    assert any(language in ("console", "python") and not title for language, title, _ in found)
+    for (language, saved), group in groupby(found, lambda block: (block[0], bool(block[1]))):
+        for _, title, text in (same := list(group)):
+            if saved:
+                reader.save(title, text)
+            elif language == "console":
+                for line in text.splitlines():
+                    assert line.startswith("$ "), line
+                    reader.type(line[2:])
+        if language == "python" and not saved:
+            reader.run("".join(text for _, _, text in same))
 
 
 def imports(code: str) -> str:
@@ -308,14 +400,14 @@ def test_every_page_is_in_the_index_and_every_picture_on_a_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_pages_compiles(page: Path) -> None:
-    for language, text in blocks(page):
+    for language, _, text in all_blocks(page):
         if language == "python":
             compile(text, str(page), "exec")
 
 
 def typed(page: Path) -> Iterator[list[str]]:
     """The words of every command of chappe that a page has the reader type, without what the shell does with it."""
-    for language, text in blocks(page):
+    for language, _, text in all_blocks(page):
         for line in text.splitlines() if language == "console" else ():
             words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
             words.whitespace_split = True
