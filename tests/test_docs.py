@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from tests.commands import commands_of, whole_program
 from tests.ports import free_address, free_ports
 from tests.waiting import PATIENCE_S, SPARK_S, until
 
@@ -419,20 +420,7 @@ def typed(page: Path) -> Iterator[list[str]]:
 
 @cache
 def program() -> Any:
-    from typer.main import get_command
-
-    from chappe.cli.app import app
-
-    return get_command(app)
-
-
-def commands_of(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command and its name, those in groups too."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands_of(command, f"{above}{name} ")
-        else:
-            yield above + name, command
+    return whole_program()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

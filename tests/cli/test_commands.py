@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
+from tests.commands import whole_program
+
+from chappe.cli.app import COMMANDS
 
 pytestmark = pytest.mark.process
 
@@ -321,6 +324,38 @@ def test_version_help_and_completion(shell: Shell) -> None:
         assert command in told
         assert shell.run(command, "--help").returncode == 0
     assert "--install-completion" in told
+
+
+def test_a_command_loads_its_own_module_and_no_other(shell: Shell) -> None:
+    code = (
+        "import sys\nfrom chappe.cli.app import COMMANDS, app\n"
+        "try: app(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "places = {f'chappe.cli.{place.rpartition(\".\")[0]}' for place, _ in COMMANDS.values()}\n"
+        "print(sorted(places & set(sys.modules)), file=sys.stderr)"
+    )
+
+    def loaded(*arguments: str) -> str:
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, env=shell.env, capture_output=True, check=True).stderr.decode().strip()
+
+    assert loaded("--version") == loaded("--help") == "[]"
+    # config has the file's values; produce lists the topics that are there
+    assert loaded("produce", "--help") == "['chappe.cli.config', 'chappe.cli.produce', 'chappe.cli.topics']"
+
+
+def test_lines_of_the_help_are_those_of_the_commands() -> None:
+    lines = {name: line for name, (_, line) in COMMANDS.items()}
+    loaded = whole_program().commands
+    assert {each.name: " ".join(each.help.split("\n\n")[0].split()) for each in loaded.values()} == lines
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("chappe tow", ["tower"]), ("chappe kv pu", ["put"]), ("chappe tower --log-l", ["--log-level"])],
+)
+def test_commands_and_options_complete(shell: Shell, typed: str, completed: list[str]) -> None:
+    shell.env |= {"_CHAPPE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    assert shell.run().stdout.decode().split() == completed
 
 
 def test_help_and_version_load_nothing_heavy(shell: Shell) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Shell
+from tests.commands import whole_program
 
 from chappe.api import permissions
 from chappe.api.tokens import token_holder
@@ -228,12 +229,8 @@ def test_an_endpoint_of_a_command_is_who_the_environment_or_the_file_says(shell:
 
 
 def test_who_to_be_counts_only_once_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from typer.main import get_command
-
-    from chappe.cli.app import app
-
     monkeypatch.delenv("CHAPPE_IDENTITY", raising=False)
-    program: Any = get_command(app)
+    program = whole_program()
     for command in ("tower", "topics", "ping"):
         program.commands[command].make_context(command, ["--as", "keys/nobody"])
     assert "CHAPPE_IDENTITY" not in os.environ

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from tests.cli.conftest import PATIENCE_S, Shell
+from tests.commands import whole_program
 from tests.ports import free_address
 from tests.waiting import until
 
 from chappe import MapChange, MapServer, SharedMap
-from chappe.cli import app, maps, maps_files
+from chappe.cli import maps, maps_files
 from chappe.cli.config import defaults_of_commands, load
 from chappe.defaults import MAP_SERVER_FILES
 
@@ -58,11 +58,9 @@ def watcher(shell: Shell, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def test_every_command_takes_its_settings_from_the_file(tmp_path: Path) -> None:
-    assert maps.app in [each.typer_instance for each in app.app.registered_groups]
     path = tmp_path / "chappe.toml"
     path.write_text('[map]\nservers = "a,b:7000"\nat = "*:7000"\n')
-    command: Any = typer.main.get_command(app.app)
-    of_map = defaults_of_commands(load(str(path)), command.commands)["map"]
+    of_map = defaults_of_commands(load(str(path)), whole_program().commands)["map"]
     assert set(of_map) == {command.name for command in maps.app.registered_commands}
     assert of_map["get"]["servers"] == "a,b:7000"
     assert of_map["serve"]["at"] == "*:7000"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from tests.cli.conftest import Shell
+from tests.commands import commands_of, whole_program
 
 import chappe.cli
 from chappe.cli import declared, log_options, logs, network, node
-from chappe.cli.app import app
 from chappe.cli.config import Config, defaults_of_commands, load
 from chappe.cli.declared import DECLARED
 from chappe.errors import ConfigError, UsageError
@@ -26,22 +25,10 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def program() -> Any:
-    return typer.main.get_command(app)
-
-
-def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, f"{above}{name} ")
-        else:
-            yield above + name, command
-
-
 def made(line: str, file: Path | None = None) -> Any:
     """The context of a command, as it is before it runs."""
     found = Config() if file is None else load(str(file))
-    root = program()
+    root = whole_program()
     name, *arguments = line.split()
     defaults = defaults_of_commands(found, root.commands)
     above = typer.Context(root, obj=found)
@@ -113,7 +100,7 @@ def test_none_clears_a_setting_of_the_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_is_typed_is_one_topic_whatever_it_is() -> None:
     arguments = ["--forward", "", "--forward", " a,b ", "--forward", "none"]
-    context = program().commands["node"].make_context("node", arguments)
+    context = whole_program().commands["node"].make_context("node", arguments)
     assert list(context.params["forward"]) == ["", " a,b ", "none"]
 
 
@@ -160,7 +147,7 @@ def test_a_wrong_setting_of_a_nodes_file_names_its_line(tmp_path: Path) -> None:
 
 def test_every_setting_is_an_option_with_its_default() -> None:
     found: dict[str, set[str]] = {}
-    for name, command in commands(program()):
+    for name, command in commands_of(whole_program()):
         for each in command.params:
             if each.envvar in {one.variable for one in DECLARED.values()}:
                 found.setdefault(each.envvar, set()).add(name)
@@ -171,10 +158,14 @@ def test_every_setting_is_an_option_with_its_default() -> None:
 
 
 def test_every_command_that_makes_an_endpoint_takes_the_settings() -> None:
-    making = {name for name, command in commands(program()) if "heartbeat_s" in {each.name for each in command.params}}
+    making = {
+        name
+        for name, command in commands_of(whole_program())
+        if "heartbeat_s" in {each.name for each in command.params}
+    }
     dialling = {
         name
-        for name, command in commands(program())
+        for name, command in commands_of(whole_program())
         if any("--peer" in each.opts or each.envvar == "CHAPPE_MESH_PEERS" for each in command.params)
     }
     assert dialling | {"gateway"} == making

@@ -8,13 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import typer
 from tests.cli.conftest import Shell
-
-from chappe.cli.app import app
+from tests.commands import commands_of, whole_program
 
 pytestmark = pytest.mark.process
 
@@ -106,6 +104,8 @@ WITHOUT_NAMES: Final = {"config", "pipeline list", "chain demo", "doctor", "benc
 PROGRAM: Final = """
 import json, os, sys, tempfile
 import chappe.cli.app as app
+from tests.commands import whole_program
+whole_program()
 for line in sys.stdin:
     with tempfile.TemporaryFile() as said:
         child = os.fork()
@@ -155,14 +155,7 @@ def test_it_is_refused_in_a_sentence(children: tuple[Path, subprocess.Popen[str]
 
 
 def test_every_command_that_takes_a_name_is_tried() -> None:
-    def commands(command: Any, *path: str) -> Iterator[str]:
-        if not hasattr(command, "commands"):
-            yield " ".join(path)
-        else:
-            for name, inner in command.commands.items():
-                yield from commands(inner, *path, name)
-
-    every = set(commands(typer.main.get_command(app)))
+    every = {name for name, _ in commands_of(whole_program())}
     tried = {" ".join(each[:n]) for each in REFUSED for n in (1, 2)} & every
     assert tried == every - WITHOUT_NAMES
 

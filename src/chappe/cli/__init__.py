@@ -1,6 +1,6 @@
-"""The command line: ``chappe``. One file per group of commands; heavy modules are imported inside them.
+"""The command line: ``chappe``. One file per group of commands, imported when one of them is called.
 
-app.py        the program: global options, errors, signals
+app.py        the program: names of commands, global options, errors, signals
 options.py    options that several commands share
 serving.py    the frame of commands that serve: identity, pictures, the end, and the setting `audit`
 following.py  the frame of commands that print what comes

@@ -5,41 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 from typer import Option
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from chappe.cli import (
-    archive,
-    bench,
-    benchmark,
-    chain,
-    config,
-    consume,
-    dashboard,
-    demo,
-    doctor,
-    gateway,
-    keys,
-    kv,
-    log_options,
-    maps,
-    maps_files,
-    members,
-    node,
-    permissions,
-    ping,
-    pipeline,
-    produce,
-    publish,
-    record,
-    replay,
-    tap,
-    topics,
-    values,
-)
 from chappe.cli.console import (
     allow_files,
     debugging,
@@ -60,14 +32,81 @@ FILES_MIN = 64  # open at once; below, ZeroMQ ends the process without a word of
 WORD_SHOWN = 80  # characters to either side of one that cannot be encoded
 WORD_ENDS = " \n\"'"
 NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not about how the command was given
+COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its line in the help
+    "demo": ("demo.demo", "See it work: this machine's measurements through tower, store, producer and Spark, live."),
+    "up": ("members.up", "Run a tower and a store in one process: all that a laptop needs."),
+    "tower": ("members.tower", "Run a tower: producers, consumers and stores find each other through it."),
+    "store": ("members.store", "Run a store: it keeps every record of every topic in a directory."),
+    "forward": (
+        "members.forward",
+        "Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else.",
+    ),
+    "produce": (
+        "produce.produce",
+        "Write records from a file or standard input to a topic, and wait until they are stored.",
+    ),
+    "consume": (
+        "consume.consume",
+        "Print the records of topics, or have workers do them: all, from an offset or a time, once or following.",
+    ),
+    "topics": (
+        "topics.topics",
+        "List topics: partitions, records, heads, sizes, times, and the stores that hold them.",
+    ),
+    "node": (
+        "node.node",
+        "Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.",
+    ),
+    "gateway": ("gateway.gateway", "Join two domains of the mesh: pass chosen topics between them, and show how much."),
+    "publish": ("publish.app", "Publish values or Zeek events to a topic of the mesh."),
+    "subscribe": ("publish.subscribe", "Print what is published to topics of the mesh; Zeek's events by name."),
+    "tap": ("tap.tap", "Show what passes through a forwarder or an endpoint of the mesh, and who subscribes to what."),
+    "ping": ("ping.ping", "Measure round trips to an endpoint of the mesh, an original included."),
+    "record": (
+        "record.record",
+        "Keep what is published in the mesh, until Ctrl-C: a record for each message, or rows of files with --parquet.",
+    ),
+    "archive": (
+        "archive.archive",
+        "Keep topics as Parquet files, each record exactly once; the same command again goes on.",
+    ),
+    "replay": ("replay.replay", "Bring back what was kept, in order."),
+    "doctor": ("doctor.doctor", "Check versions, ports, Java, disk and clock, and say how to mend what is wrong."),
+    "config": ("config.config", "Show the settings in effect and where each comes from: environment, file or default."),
+    "dashboard": (
+        "dashboard.dashboard",
+        "Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing by default.",
+    ),
+    "pipeline": (
+        "pipeline.app",
+        "Run pipelines that are files: topics in, SQL or Python, topics, tables or Parquet out.",
+    ),
+    "keys": ("keys.app", "Make an authority and an identity for each program, so that only your own may take part."),
+    "permissions": ("permissions.app", "Who may do what with which topics: look, ask, and sign what you have changed."),
+    "kv": ("kv.app", "Read and write a data store of the mesh, as a clone of it; or serve one."),
+    "map": ("maps_files.app", "Read and write a map that many programs share through a server; or serve one."),
+    "chain": ("chain.app", "Servers that hold exactly the same state, so that none of them can be missed."),
+    "mesh": ("benchmark.app", "Benchmark a mesh: play what endpoints have recorded, on this machine."),
+    "bench": ("bench.app", "Measure this machine: throughput and latency of log, mesh and shared state."),
+}
 
 
 class _Program(TyperGroup):
-    """Ends quietly where that is right: on Ctrl-C and SIGTERM, and when nobody reads the output any more."""
+    """Imports a command's module when the command is called or completed, and ends quietly where that is right.
+
+    Until then a command has its name and its line in the help. Ctrl-C, SIGTERM and a reader that is gone end quietly.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        log_options.add_to(self.commands)
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Load the command that the first argument names."""
+        name, found, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            found = self.commands[name] = _load(COMMANDS[name][0])
+        return name, found, rest
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Parse the arguments, which prints help and version; typer fails on a closed standard output there."""
@@ -84,6 +123,21 @@ class _Program(TyperGroup):
             raise _ended(error) from None
         except KeyboardInterrupt as stop:
             raise typer.Exit(exit_code(stop)) from None
+
+
+def _load(place: str) -> Any:
+    from chappe.cli import log_options
+
+    module, _, name = place.rpartition(".")
+    found = getattr(import_module(f"chappe.cli.{module}"), name)
+    alone = typer.Typer()
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found)
+    else:
+        alone.command()(found)
+    commands = typer.main.get_group(alone).commands
+    log_options.add_to(commands)
+    return next(iter(commands.values()))
 
 
 def _ended(error: BaseException) -> BaseException:
@@ -130,38 +184,23 @@ def program(
     del version
     if context.resilient_parsing:
         return
+    from chappe.cli import config
+
     obey_sigterm()
     if allow_files(FILES_MIN) < FILES_MIN:
         raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
-    system_program.is_command(f"chappe {context.invoked_subcommand}")
-    context.obj = config.load(config_file)
+    called = context.invoked_subcommand
+    assert called is not None
     assert isinstance(context.command, TyperGroup)
-    context.default_map = config.defaults_of_commands(context.obj, context.command.commands)
+    system_program.is_command(f"chappe {called}")
+    context.obj = config.load(config_file)
+    context.default_map = config.defaults_of_commands(context.obj, {called: context.command.commands[called]})
     if config_file is not None:
         os.environ[CONFIG] = os.path.abspath(os.path.expanduser(config_file))  # members and child processes read it
-    if context.invoked_subcommand != "config":
+    if called != "config":
         for key in ("identity", "audit"):
             if key in context.obj.values:
                 os.environ.setdefault(f"CHAPPE_{key.upper()}", context.obj.values[key])
-
-
-for function in (
-    demo.demo, members.up, members.tower, members.store, members.forward, produce.produce, consume.consume,
-    topics.topics, node.node, gateway.gateway,
-    publish.publish, publish.subscribe, tap.tap, ping.ping, record.record, archive.archive, replay.replay,
-    doctor.doctor, config.config, dashboard.dashboard,
-):  # fmt: skip
-    app.command(cls=values.Command if function is publish.publish else None)(function)
-app.add_typer(pipeline.app)
-app.add_typer(keys.app)
-app.add_typer(permissions.app)
-app.add_typer(kv.app)
-for name, function in (("dump", maps_files.dump), ("load", maps_files.load)):
-    maps.app.command(name)(function)
-app.add_typer(maps.app)
-app.add_typer(chain.app)
-app.add_typer(benchmark.app)
-app.add_typer(bench.app)
 
 
 def run() -> int:

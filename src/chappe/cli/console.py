@@ -23,7 +23,6 @@ from chappe.cli.logs import log
 from chappe.data import terminal
 from chappe.defaults import TOWER_SUB_PORT
 from chappe.errors import ChappeError, UsageError
-from chappe.log.events import TowerFound, TowerLost
 from chappe.system.log_file import JsonLines, event_of
 
 if TYPE_CHECKING:
@@ -111,6 +110,8 @@ class _ToPeople(logging.Handler):
             traceback.print_exception(*record.exc_info)
 
     def _text(self, record: logging.LogRecord) -> str:
+        from chappe.log.events import TowerFound, TowerLost  # not imported for each command
+
         event = event_of(record)
         if isinstance(event, TowerLost):
             return f"no tower answers at {self._tower}; still trying (start one with: chappe up)"

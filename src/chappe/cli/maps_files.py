@@ -12,7 +12,7 @@ from chappe.cli import options
 from chappe.cli.console import Bar, tell, warn
 from chappe.cli.files import readable_twice, written
 from chappe.cli.formats import Base64, bytes_of
-from chappe.cli.maps import Client, Subtrees, as_line, rows
+from chappe.cli.maps import Client, Subtrees, app, as_line, rows
 from chappe.data.markup import many
 from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_PROPERTIES_BYTES_MAX
 from chappe.errors import ChappeError, UsageError
@@ -36,6 +36,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True):
     properties: dict[str, str] = {}
 
 
+@app.command("dump")
 @options.with_groups
 def dump(
     where: Client,
@@ -56,6 +57,7 @@ def dump(
     tell(as_json and file != "-", {"dumped": done}, f"dumped {many(done, 'key')}")
 
 
+@app.command("load")
 @options.with_groups
 def load(
     where: Client,

@@ -30,6 +30,8 @@ WAIT_S: Final = 1.0  # peers get this long to say who subscribes
 CHUNK_BYTES: Final = 1 << 18
 ANY: Final = "-"  # the topic stands in each line
 
+app = typer.Typer()
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -92,6 +94,7 @@ class Form:
                 yield batch
 
 
+@app.command(cls=values.Command)
 @options.with_groups
 def publish(
     trust: mesh.Trust,
