@@ -1,4 +1,4 @@
-"""What the configuration of a benchmark says: its nodes, who peers with whom, what they want, send and expect.
+"""The configuration of a benchmark: nodes, peerings, subscriptions, and the messages each sends and expects.
 
 The keys of a node are those of Broker's ``broker-cluster-benchmark``:
 

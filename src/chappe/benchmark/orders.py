@@ -56,7 +56,6 @@ class Orders:
 
 
 def say(event: str, **facts: object) -> None:
-    """Answer."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 

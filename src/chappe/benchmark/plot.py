@@ -21,7 +21,6 @@ COLOURS: Final = ("#1f6fb4", "#c4561b", "#2c8a4b", "#7a4fa3", "#b0283c", "#5b677
 
 
 def draw(report: BenchmarkReport) -> str:
-    """The picture."""
     bars = _bars(report.nodes, CURVES_HEIGHT)
     height = CURVES_HEIGHT + TOP + ROW * len(report.nodes) + BOTTOM
     return (

@@ -1,4 +1,4 @@
-"""What came out of a benchmark."""
+"""The results of a benchmark."""
 
 from __future__ import annotations
 
@@ -43,12 +43,10 @@ class NodeOutcome:
 
     @property
     def out_per_s(self) -> float:
-        """Messages sent a second."""
         return self.sent / self.send_s if self.send_s else 0.0
 
     @property
     def in_per_s(self) -> float:
-        """Messages received a second."""
         return self.received / self.receive_s if self.receive_s else 0.0
 
     @property
@@ -96,7 +94,6 @@ class BenchmarkReport:
         return found
 
     def total(self) -> dict[str, Any]:
-        """All nodes together."""
         nodes = self.nodes
         sent, received = sum(each.sent for each in nodes), sum(each.received for each in nodes)
         seconds = max((each.seconds for each in nodes), default=0.0)

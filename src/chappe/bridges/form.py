@@ -1,4 +1,4 @@
-"""How a message of the mesh is a record of the log.
+"""The form of a mesh message as a record of the log.
 
 ========================== =========================================================================================
 record                     message

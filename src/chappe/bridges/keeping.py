@@ -1,4 +1,4 @@
-"""What bridges have in common: a producer that loses nothing, and a thread that keeps a store and a topic alike."""
+"""Shared by bridges: a producer that loses nothing, and a thread that keeps a store and a topic in step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an entry of a data store is a record of the log.
+"""The form of a data store's entry as a record of the log.
 
 ========================== =========================================================================================
 record                     entry

@@ -108,7 +108,7 @@ class DataStoreToTopic(StoreMirror):
         return self._producer.partition
 
     def progress(self) -> Fed:
-        """The progress so far."""
+        """Counters since this bridge was started."""
         return Fed(*self._sender.account(), self._dropped, self._ready)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -52,7 +52,7 @@ class MeshRecording(ABC):
 
     @abstractmethod
     def progress(self) -> Recorded:
-        """The progress so far."""
+        """Counters since this recording was started."""
 
     @abstractmethod
     def finish(self) -> Recorded:
@@ -174,7 +174,7 @@ class Recorder(MeshRecording):
         return found
 
     def progress(self) -> Recorded:
-        """The progress so far."""
+        """Counters since this recorder was started."""
         return Recorded(
             *self._sender.account(),
             self._bytes,

@@ -94,7 +94,7 @@ class TopicToDataStore(StoreMirror):
         self._thread.start()
 
     def progress(self) -> TakenRecords:
-        """The progress so far."""
+        """Counters since this bridge was started."""
         return replace(self._done)
 
     def flush(self, timeout: float | None = None) -> None:

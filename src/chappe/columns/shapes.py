@@ -141,7 +141,6 @@ def arrow_type(shape: Shape | None) -> pa.DataType:
 
 
 def list_type(element: pa.DataType) -> pa.DataType:
-    """A list's type."""
     pa = pyarrow()
     return pa.list_(pa.field("element", element))
 

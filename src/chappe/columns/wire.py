@@ -68,7 +68,6 @@ class ValueRun(NamedTuple):
     rows: Places
 
     def only(self, which: Places) -> ValueRun:
-        """Some of them."""
         return ValueRun(self.at[which], self.limit[which], self.rows[which])
 
 
@@ -93,7 +92,6 @@ class EventBytes:
 
     @classmethod
     def of(cls, raw: bytes) -> EventBytes:
-        """These bytes, padded."""
         padded = raw + bytes(PADDING)
         u8, u16, u32, u64 = [
             np.ndarray((len(padded) - size + 1,), f">u{size}", padded, strides=(1,)) for size in (1, 2, 4, 8)

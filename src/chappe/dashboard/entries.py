@@ -104,7 +104,6 @@ class OpenEntries(ABC):
         self._change(self._remove_all)
 
     def close(self) -> None:
-        """Leave."""
         with self._lock, suppress(ChappeError, OSError):
             self._watch.close()
 

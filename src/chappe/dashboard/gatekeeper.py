@@ -93,7 +93,7 @@ class Gatekeeper:
         return receiving
 
     def problem(self, scope: Scope) -> str:
-        """Why a request is not let through; empty if it is."""
+        """Return the reason to refuse a request; empty to let it through."""
         hosts, origins = _headers(scope, b"host"), _headers(scope, b"origin")
         if len(hosts) != 1 or (self._token is None and not may_be_dialled(hosts, frozenset())):
             return "this is not the name of this machine"

@@ -36,12 +36,10 @@ class Leases:
             self._until[key] = (time.monotonic() + self._lease_s, close)
 
     def end(self, key: Hashable) -> None:
-        """It has been closed."""
         with self._lock:
             self._until.pop(key, None)
 
     def close(self) -> None:
-        """Close everything."""
         self._ended.set()
         self._thread.join()
         self._expire(float("inf"))

@@ -1,1 +1,1 @@
-"""What is carried: topics, addresses, clocks."""
+"""Values that chappe carries, and their forms."""

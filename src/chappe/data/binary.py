@@ -103,7 +103,7 @@ def decode_at(data: bytes, start: int) -> tuple[Value, int]:
 
 
 def skip(data: bytes, start: int) -> int:
-    """Where the value that begins at ``start`` ends, found without making it; raises InvalidData beyond the bounds.
+    """Return the end of the value that begins at ``start`` without decoding it; raises InvalidData beyond the bounds.
 
     Only what is needed to find the end is looked at: the value may still turn out invalid when it is decoded.
     """

@@ -114,7 +114,7 @@ _FROM_PYTHON: Final[dict[type, Callable[[Any, int], Value]]] = {
 
 
 def _by_base(thing: object) -> Callable[[Any, int], Value]:
-    """How to convert an object of a type that the table has by a base of it only."""
+    """Return the conversion for an object whose type is only a subclass of one in the table."""
     for base in type(thing).__mro__[1:]:
         convert = _FROM_PYTHON.get(base)
         if convert is not None and convert is not _same:

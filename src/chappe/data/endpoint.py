@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 def is_endpoint(text: str) -> bool:
-    """Whether ``text`` is ``tcp://HOST:PORT``, printable and of at most ``ENDPOINT_BYTES_MAX`` characters.
+    """Return whether ``text`` is ``tcp://HOST:PORT``, printable and of at most ``ENDPOINT_BYTES_MAX`` characters.
 
     Where connections have keys ``#NAME`` follows, the identity whose key is to be there.
     Other transports are refused: what comes from the network must not make us open sockets of this machine. So are
@@ -51,6 +51,6 @@ def _is_host(text: str) -> bool:
 
 
 def identity_of(endpoint: str) -> tuple[str, str]:
-    """Where it is, and the name of who is to be there; empty if it names nobody."""
+    """Split an endpoint into its address and the identity expected there, which is empty if it names none."""
     where, _, name = endpoint.partition("#")
     return where, name

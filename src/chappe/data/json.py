@@ -104,7 +104,7 @@ def _plain_string(text: str) -> str:
 
 
 def scalar_text(value: Value) -> str:
-    """What stands in the data of a scalar's JSON, without quotes, times in full precision."""
+    """Return the data of a scalar's JSON without quotes, times in full precision."""
     if isinstance(value, Timestamp):
         return _exact_time(value)
     return _duration(int(value)) if isinstance(value, Timespan) else str(value)
@@ -203,7 +203,7 @@ def loads_message(text: str | bytes) -> tuple[str, Value]:
 
 
 class _Budget:
-    """How many more elements one value may have, and whether it may be plain JSON."""
+    """Bounds the elements of one value that are still allowed, and says whether it may be plain JSON."""
 
     def __init__(self, *, plain: bool = False) -> None:
         self.plain = plain

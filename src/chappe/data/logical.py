@@ -115,7 +115,7 @@ class VectorTimestamp(Mapping[str, LamportTimestamp]):
 
     @classmethod
     def from_json(cls, found: object) -> Self:
-        """What ``to_json`` gave, or the pairs of a row of Arrow. Raises InvalidData for anything else."""
+        """Read the result of ``to_json``, or the pairs of a row of Arrow. Raises InvalidData for anything else."""
         entries = dict(found) if isinstance(found, list) and all(isinstance(each, tuple) for each in found) else found
         if not isinstance(entries, dict) or not all(isinstance(each, str) for each in entries):
             raise InvalidData("a vector timestamp is an object of times by ids of endpoints")

@@ -34,7 +34,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
 
 
 def many(count: int, noun: str, plural: str = "") -> str:
-    """``1 topic``, ``2,000 topics``."""
+    """Count things in English: ``1 topic``, ``2,000 topics``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 

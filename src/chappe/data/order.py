@@ -66,7 +66,7 @@ _NATURAL: Final[frozenset[type]] = frozenset({str, int, bool, Count, Timestamp, 
 
 
 def sort_key(value: object, depth: int = 0) -> SortKey:
-    """What to sort and look up a value by; raises UnsupportedValue for anything that is not a value, or too deep."""
+    """Return the key that orders and finds a value; raises UnsupportedValue for one that is unsupported or too deep."""
     make = _KEYS.get(type(value))
     if make is not None:
         return make(value)
@@ -82,7 +82,7 @@ def sort_key(value: object, depth: int = 0) -> SortKey:
 
 
 def height(value: object) -> int:
-    """How many containers deep a value is that has a ``sort_key``: 0 for scalars."""
+    """Return the nesting depth of a value that has a ``sort_key``: 0 for scalars."""
     if type(value) is tuple:
         return 1 + max(map(height, value), default=0)
     return int(value.height()) if hasattr(value, "height") else 0
@@ -95,7 +95,7 @@ def check_depth(depth: int) -> None:
 
 
 def same(left: object, right: object) -> bool:
-    """Whether two values are the same: of one type, and neither before the other."""
+    """Return whether two values are of one type, and neither comes before the other."""
     return sort_key(left) == sort_key(right)
 
 
@@ -109,7 +109,7 @@ def arrange(values: Sequence[T], depth: int = 0) -> tuple[T, ...]:
 
 
 def places(values: Sequence[object], depth: int = 0) -> list[int]:
-    """Where the values stand that ``arrange`` puts in order, in that order; of several that are the same the last."""
+    """Return the positions of values in the order of ``arrange``; of several equal ones the last."""
     keys = [sort_key(value, depth) for value in values]
     found: list[int] = []
     for place in sorted(range(len(keys)), key=keys.__getitem__):

@@ -1,4 +1,4 @@
-"""Where the original's forms are not what one expects, reproduced here and nowhere else.
+"""Surprising forms of Zeek Broker, reproduced here and nowhere else.
 
 Binary form, reals (``pack_real``, ``unpack_real``):
 

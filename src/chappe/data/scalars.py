@@ -69,7 +69,7 @@ class Timespan(_Nanoseconds):
 
     @classmethod
     def from_timedelta(cls, delta: timedelta) -> Self:
-        """Exact."""
+        """Convert without loss."""
         return cls(timedelta_ns(delta))
 
     def to_timedelta(self) -> timedelta:
@@ -155,12 +155,12 @@ class Address(bytes):
 
     @property
     def packed(self) -> bytes:
-        """The 16 bytes."""
+        """The address as 16 bytes in network order."""
         return bytes(self)
 
     @property
     def is_v4(self) -> bool:
-        """Whether it is an IPv4 address."""
+        """True for an IPv4 address."""
         return self.startswith(V4_PREFIX)
 
     @property
@@ -196,7 +196,7 @@ class Subnet(_SubnetFields):
 
     @classmethod
     def from_network(cls, network: IPv4Network | IPv6Network) -> Self:
-        """Exact."""
+        """Convert without loss."""
         return cls(Address(network.network_address), network.prefixlen)
 
     @property
@@ -211,7 +211,7 @@ class Subnet(_SubnetFields):
         return IPv4Network((ip, self.length)) if isinstance(ip, IPv4Address) else IPv6Network((ip, self.length))
 
     def contains(self, address: Address) -> bool:
-        """Whether the address lies in it."""
+        """Return whether the address is in the subnet."""
         return mask(address, self.wire_length) == self.network
 
     def __repr__(self) -> str:

@@ -81,7 +81,7 @@ def add_shape(data: bytes, start: int, shape: bytearray) -> int:
 
 
 def skip_shape(shape: bytes, start: int) -> int:
-    """Where the shape that begins at ``start`` ends; raises InvalidData for anything but a shape within the bounds.
+    """Return the end of the shape that begins at ``start``; raises InvalidData for an invalid shape.
 
     CutOff if that is all that is wrong.
     """
@@ -189,7 +189,7 @@ def _contents(tag: int, number: int) -> bytes:
 
 
 def _variety(shape: bytes, start: int) -> tuple[int, int]:
-    """How many different values of a shape can be made, or enough of them; and where the shape ends."""
+    """Return the number of distinct values of a shape, capped, and the end of the shape."""
     tag = shape[start]
     pos = start + 1
     if tag != STRING and tag < ENUM_VALUE:

@@ -235,7 +235,7 @@ class _TextReader:
         return Set(keys) if keys else EMPTY_SET
 
     def _ends(self, closing: str, begun: bool) -> bool:
-        """Whether the container ends here; if not, the next element comes."""
+        """Return True at the end of the container; otherwise the next element comes."""
         if self._take(closing):
             return True
         if self._pos >= len(self._text) or (begun and not self._take(", ")):

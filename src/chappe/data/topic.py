@@ -79,7 +79,6 @@ class Filter:
         return cls(as_topic(text))
 
     def matches(self, topic: str) -> bool:
-        """Whether the topic is selected."""
         return topic.startswith(self.name) if self.prefix else topic == self.name
 
     def __str__(self) -> str:

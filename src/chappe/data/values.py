@@ -47,7 +47,7 @@ Value: TypeAlias = Union[bool, int, float, str, bytes, tuple["Value", ...], "Set
 
 
 class _Arranged:
-    """What a set and a table have in common: their place in the order, which is found once."""
+    """The base of sets and tables: computes their place in the order once."""
 
     __slots__ = ("_height", "_key")
 
@@ -68,7 +68,7 @@ class _Arranged:
         return self._key
 
     def height(self) -> int:
-        """How many containers deep it is, itself included; known once ``sort_key`` was asked for."""
+        """The nesting depth including itself; known once ``sort_key`` was asked for."""
         return 1 + self._height
 
     def __eq__(self, other: object) -> bool:
@@ -118,7 +118,6 @@ class Set(_Arranged, AbstractSet[Value]):
 
     @property
     def members(self) -> tuple[Value, ...]:
-        """All members in order."""
         return self._members
 
     def _elements(self) -> Sequence[Value]:
@@ -226,7 +225,7 @@ def _member_key(member: Value) -> SortKey:
 
 
 def _place(keys: tuple[Value, ...], key: SortKey) -> tuple[int, bool]:
-    """Where a key belongs, and whether it is there."""
+    """Return the index at which a key belongs, and whether it is present."""
     place = bisect_left(keys, key, key=_member_key)
     return place, place < len(keys) and _member_key(keys[place]) == key
 

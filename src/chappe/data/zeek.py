@@ -278,7 +278,7 @@ def parse(data: bytes | memoryview) -> Message:
 
 
 def head(kind: int) -> bytes:
-    """What messages of a kind begin with, as everybody writes it: the vector of three, and the two counts."""
+    """Encode the start that all messages of a kind share: the vector of three, and the two counts."""
     return _HEADS[kind]
 
 
@@ -358,7 +358,7 @@ def _as_metadata(value: Value) -> Metadata:
 
 
 def _is_timed_right(metadata: Metadata) -> bool:
-    """Whether the network time, if there is one, is a timestamp."""
+    """Return False if a network time is present and not a timestamp."""
     return all(type(value) is Timestamp for key, value in metadata if key == NETWORK_TIME)
 
 

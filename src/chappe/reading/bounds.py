@@ -1,4 +1,4 @@
-"""What lies between a start and an end, as ranges of offsets: reads that are bounded when they begin.
+"""Turns a start and an end into ranges of offsets: reads that are bounded when they begin.
 
 Stores know the times of whole batches; the batch that a moment points to is read to find the record in it. Where clocks
 went back and forth, later records of the partition may be older than the moment all the same.

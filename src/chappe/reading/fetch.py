@@ -1,4 +1,4 @@
-"""How a task reads its ranges from the stores; in Spark it runs in the executors.
+"""Reads the ranges of a task from the stores; in Spark it runs in the executors.
 
 The next request of a partition goes out before the last answer is turned into Arrow, and the first requests of the
 following ranges are under way too, so the store works while the task does. A range is asked of one of its stores;

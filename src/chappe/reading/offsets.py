@@ -1,4 +1,4 @@
-"""Where a read starts and ends, and how it is cut into tasks. Pure.
+"""Starts and ends of a read, and its division into tasks. Pure.
 
 Offsets are ``{topic: {partition: next offset}}``, kept in Spark's checkpoint as JSON. Spark compares the JSON as
 text, so keys are always sorted. A partition that is missing in a start begins at the earliest record there is: it

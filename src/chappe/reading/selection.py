@@ -1,4 +1,4 @@
-r"""Which topics and partitions are read, by name, prefix or regular expression.
+r"""Selects topics and partitions by name, prefix or regular expression.
 
 Of the last those that Java and Python have alike, matched by RE2, the library that Arrow brings. The whole name must
 match, as in Java's ``matches()``. Taken is what Java and Python mean alike: characters, ``.`` (any
@@ -88,7 +88,6 @@ class Pattern:
         return bool(self.matching([name]))
 
     def matching(self, names: Iterable[str]) -> set[str]:
-        """The names that match."""
         from pyarrow import compute
 
         asked = list(names)

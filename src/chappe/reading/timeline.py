@@ -1,4 +1,4 @@
-"""How many records came when: counted from what stores know of times, with one batch read where a step begins in it."""
+"""Counts records over time from the times that stores know, and reads one batch where a step begins in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics the stores have, as a value for programs and people."""
+"""The topics in the stores, as a value for programs and people."""
 
 from __future__ import annotations
 
@@ -118,7 +118,6 @@ def list_topics(
 
 
 def summaries(known: Mapping[Key, KnownPartition]) -> Iterator[TopicSummary]:
-    """Summarise topics by name."""
     by_topic: Any = itemgetter(0)
     for topic, keys in groupby(sorted(known), by_topic):
         yield TopicSummary.of(topic, [known[key] for key in keys])

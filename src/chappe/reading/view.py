@@ -1,5 +1,4 @@
-"""What the stores have, as the driver of a query or a reader sees it: one picture of all stores, kept up to date by
-asking each only for what changed.
+"""The stores as the driver of a query or a reader sees them: one picture, kept up to date by asking each for changes.
 
 A store that does not answer is left out of the picture and asked again later; with a tower, that is also when the
 stores are looked up anew.
@@ -127,7 +126,6 @@ class StoresView:
         return changed
 
     def close(self) -> None:
-        """Close the connections."""
         for store in self._stores.values():
             self._leave(store)
 

@@ -43,7 +43,6 @@ class TopicReader(DataSourceReader):
         return tasks_of(wanted, self._options, partial(reading.task, since=filters.since, until=filters.until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called in the executors."""
         return read_partition(partition, self._required)
 
 

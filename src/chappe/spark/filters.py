@@ -63,13 +63,11 @@ class Filters:
         return self.at_least(column, min(numbers)).at_most(column, max(numbers)) if numbers else self
 
     def at_least(self, column: str, value: int) -> Filters:
-        """Add ``column >= value``."""
         if column == "offset":
             return replace(self, first=max(self.first, min(value, OFFSET_MAX)))
         return replace(self, since=max(self.since, min(value, TIME_MAX))) if column == "timestamp" else self
 
     def at_most(self, column: str, value: int) -> Filters:
-        """Add ``column <= value``."""
         if column == "offset":
             return replace(self, end=max(0, min(self.end, value + 1)))
         return replace(self, until=min(self.until, max(value, TIME_MIN))) if column == "timestamp" else self

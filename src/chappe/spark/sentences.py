@@ -1,4 +1,4 @@
-"""What Spark says, as one sentence, and what Java says on standard error, without what nobody needs to read.
+"""Turns Spark's errors into one sentence, and filters what Java prints on standard error.
 
 Spark's messages come with classes, codes, plans and the stack of two languages.
 """

@@ -125,7 +125,6 @@ class TopicBatchWriter(_Ending, DataSourceArrowWriter):
 
     @untraced()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Called in the executors."""
         return _write(iterator, self._plan, self._sink, _homes.get(self._sink, self._home), self._batch)
 
 
@@ -141,7 +140,6 @@ class TopicStreamWriter(_Ending, DataSourceStreamArrowWriter):
 
     @untraced()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Called in the executors."""
         sink = Sink(_property("sql.streaming.queryId"), _property("spark.jobGroup.id"), lasting=True)
         batch = int(_property("streaming.sql.batchId"))
         home = _homes.get(sink) or self._plan.begin(sink, batch, self._origins, self._again)

@@ -162,7 +162,6 @@ class ChappeDataSource(ds.DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in ``format(...)``."""
         return "chappe"
 
     @untraced()

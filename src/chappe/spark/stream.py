@@ -151,14 +151,12 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return tasks_of(wanted, self._options, reading.task)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called in the executors."""
         return read_partition(partition, self._required)
 
     def commit(self, end: Offsets) -> None:
         """Nothing to do: the checkpoint is the only place where the query's position is kept."""
 
     def stop(self) -> None:
-        """Close the connections."""
         if self._view is not None:
             self._view.close()
 

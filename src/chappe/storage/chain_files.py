@@ -1,4 +1,4 @@
-"""What one server of a chain keeps: its log and state in numbered files, and its vote on configurations.
+"""The files of one chain server: its log and state in numbered files, and its vote on configurations.
 
 Each change is one frame at the end of the newest file: ``MAGIC``, length and CRC-32C, then msgpack. One change is
 written and synced before the next begins, so what a power cut leaves half is the last frame. Sound frames behind a
@@ -159,7 +159,6 @@ class ChainFiles:
         self.loaded = LoadedChain()
 
     def close(self) -> None:
-        """Release the directory."""
         self._give_up()
         if self._file >= 0:
             self._ops.close(self._file)

@@ -186,7 +186,6 @@ class Journal:
             logger.info("cannot trim the journal in %s: %s", self._directory, error.strerror)
 
     def close(self) -> None:
-        """Release the directory."""
         self._pending.close()
         self._release()
 
@@ -261,7 +260,6 @@ class PendingFile:
         self._size = 0
 
     def close(self) -> None:
-        """Release the file."""
         self._ops.close(self._file)
 
     def _load(self, raw: bytes) -> int:
@@ -324,7 +322,6 @@ class Journals:
         return made
 
     def close(self) -> None:
-        """Release all."""
         for each in {id(each): each for each in (*self.opened.values(), self._first)}.values():
             each.close()
 

@@ -262,7 +262,6 @@ class WatchedPermissions:
 
     @property
     def permissions(self) -> Permissions:
-        """The permissions in force."""
         return self._now.permissions
 
     @property

@@ -44,13 +44,11 @@ class SinkDatabase:
         self._database: sqlite3.Connection | None = None
 
     def close(self) -> None:
-        """Release it."""
         if self._database is not None:
             self._database.close()
             self._database = None
 
     def states(self) -> list[SinkState]:
-        """All sinks."""
         if self._database is None:
             return []
         now_us = time.time_ns() // 1000
@@ -88,7 +86,6 @@ class SinkDatabase:
         )
 
     def forget(self, sinks: Sequence[str]) -> None:
-        """Remove sinks."""
         tables = ("sinks", "fenced", "ends", "intents")
         self._execute(
             "forget sinks", [(f"DELETE FROM {table} WHERE sink = ?", (sink,)) for sink in sinks for table in tables]
@@ -102,7 +99,6 @@ class SinkDatabase:
         self._execute("write what is committed", [("INSERT OR REPLACE INTO intents VALUES (?, ?)", row)])
 
     def take_back(self, sink: str) -> None:
-        """Remove a sink's intent."""
         self._execute("take a commit back", [("DELETE FROM intents WHERE sink = ?", (sink,))])
 
     def intents(self) -> list[Intent]:

@@ -179,7 +179,6 @@ class Readers:
 
     @property
     def ids(self) -> list[int | None]:
-        """The processes."""
         return [None if (process := each.process) is None else process.pid for each in self._readers]
 
     def progress(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Which worker has which records, what is done again when one ends, and up to where everything is done. No I/O.
+"""Assigns records to workers, repeats the work of a worker that ends, and tracks the watermark of completed work.
 
 A record belongs to one share, by its key, and each share has one worker at a time. A worker does the records of its
 share in the order in which they were read, and says how many more are done. So of each share there is a row of records:

@@ -1,4 +1,4 @@
-"""What workers do: call a function of Python, or run a program; and what goes to and from their processes.
+"""The work of workers, a Python function or a program, and the messages between them and their reader.
 
 Nothing is unpickled. The process that calls a function gets the function's name, and imports it. Records come as
 MessagePack, each block after its length; what it says are frames of a kind, a length, and a body. A program gets each

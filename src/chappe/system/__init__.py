@@ -1,1 +1,1 @@
-"""What the operating system gives and asks: syncs and locks of files, forks, descriptors, memory."""
+"""Services of the operating system: syncs and locks of files, forks, descriptors, memory."""

@@ -1,4 +1,4 @@
-"""Which processors threads and processes run on."""
+"""Binds threads and processes to processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of members in a child that the process forks: they belong to the parent, and every use of them says so.
+"""Members in a forked child belong to the parent: every use of them in the child raises ``Forked``.
 
 A fork copies a member's memory, but none of its threads, and the copy shares the parent's sockets, files and locks. So
 in the child nothing of it may run: it would wait for threads that are not there, and write into what the parent uses.

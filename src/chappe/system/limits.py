@@ -1,4 +1,4 @@
-"""What this process may have of the system, looked at before a member is made of it."""
+"""Checks that this process may open the descriptors a member needs, before one is made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def descriptors_refused() -> Iterator[None]:
 
 
 def has_descriptors() -> bool:
-    """Whether a member could be made, or so many connections."""
+    """Return whether the process can open the descriptors of a member, or of as many connections."""
     try:
         need_descriptors()
     except TooManyOpenFiles:
@@ -39,7 +39,7 @@ def has_descriptors() -> bool:
 
 
 def need_descriptors() -> None:
-    """See that a member can be made; nothing is kept. ZeroMQ would end the process in the midst of making it.
+    """Check that a member can be made. ZeroMQ would abort the process halfway through.
 
     Raises:
         TooManyOpenFiles: It cannot.

@@ -45,8 +45,6 @@ class LogFile(logging.handlers.WatchedFileHandler):
 
 
 class TextLines(logging.Formatter):
-    """Escaped lines of text."""
-
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; those of a traceback follow indented, as a value in it may imitate a line."""
         start = f"{_time(record)} {record.levelname.lower()} {record.name} [{record.process} {record.threadName}]"
@@ -55,8 +53,6 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Structured lines."""
-
     def format(self, record: logging.LogRecord) -> str:
         """Return a JSON object, with the class of the event that the line reports, if it reports one."""
         facts: dict[str, object] = {

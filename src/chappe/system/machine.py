@@ -1,4 +1,4 @@
-"""What members get from outside besides the clock: sockets, what waits for them, threads, syncs, a place for files.
+"""The machine of members, apart from the clock: sockets, selectors, threads, syncs and a place for files.
 
 A member takes it from the machine that was current when the member was made. That is the operating system, unless a
 test has put another one in its place (``chappe.testing``).
@@ -25,7 +25,7 @@ Target = tuple[int, Any]  # family and socket address
 
 
 class Latch(Protocol):
-    """What one thread waits for, once."""
+    """A wait of one thread, used once."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Wait for ``release``, at most so long."""
@@ -35,13 +35,9 @@ class Latch(Protocol):
 
 
 class Event(Protocol):
-    """As ``threading.Event``."""
+    def is_set(self) -> bool: ...
 
-    def is_set(self) -> bool:
-        """Whether it is."""
-
-    def set(self) -> None:
-        """End all waits."""
+    def set(self) -> None: ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for ``set``, at most so long; whether it is set."""
@@ -49,10 +45,10 @@ class Event(Protocol):
 
 @cache  # one for all members of the process
 def _eventfd_calls() -> tuple[Callable[[int, int], object], Callable[[int], object]] | None:
-    """How one is written and read, if that can be had without letting other threads go on meanwhile, as ``os`` does.
+    """Return calls that write and read an eventfd without releasing the GIL, which those of ``os`` release.
 
-    Who wakes somebody, and often who was woken, holds a lock. Threads that went on just then would all want it, and
-    each of them cost two switches more until nobody wants it any more.
+    The waking thread, and often the woken one, holds a lock. Threads that ran just then would all contend for it, and
+    each would cost two more context switches. None where the C library has no such calls.
     """
     import ctypes  # where nobody waits it is not needed
 
@@ -120,21 +116,17 @@ class Machine:
     # -- waiting ---------------------------------------------------------------------------------------
 
     def selector(self) -> selectors.BaseSelector:
-        """A new selector."""
         return selectors.DefaultSelector()
 
     def wakeup(self) -> Wakeup:
-        """A new one."""
         return Wakeup()
 
     def latch(self) -> Latch:
-        """A new one."""
         made = threading.Lock()  # cheaper than an Event, of which every wait would need one
         made.acquire()
         return made
 
     def event(self) -> Event:
-        """A new one."""
         return threading.Event()
 
     def watched(self) -> None:
@@ -147,7 +139,7 @@ class Machine:
         return threading.Thread(target=target, name=name, daemon=True)
 
     def pool(self, pool: Any) -> Any:
-        """Who runs what is slow in place of ``runtime.worker.Pool``."""
+        """Return the pool that runs slow work; a simulated machine replaces ``runtime.worker.Pool``."""
         return pool
 
     # -- sockets ---------------------------------------------------------------------------------------
@@ -185,13 +177,11 @@ class Machine:
     # -- the rest --------------------------------------------------------------------------------------
 
     def data_path(self) -> Path:
-        """Where the user's data lies."""
         from chappe.system.places import users
 
         return users("data")
 
-    def owns(self, member: object) -> None:
-        """A member is made."""
+    def owns(self, member: object) -> None: ...
 
 
 SYSTEM: Final = Machine()

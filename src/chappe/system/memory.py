@@ -1,4 +1,4 @@
-"""How this process gets its memory from the system.
+"""Makes malloc keep freed memory.
 
 What moves many buffers of a hundred KiB and more gives each of them back and asks anew: the kernel clears every page
 again, which costs a store half of its processor time while it is read. Measured with glibc 2.36.

@@ -1,4 +1,4 @@
-"""How this process shares the processors with others."""
+"""Lowers the priority at which this process wakes up."""
 
 from __future__ import annotations
 

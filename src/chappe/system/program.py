@@ -1,4 +1,4 @@
-"""What this program is called: members have a name for people by default, ``program@host``."""
+"""Default names of members: ``program@host``."""
 
 from __future__ import annotations
 

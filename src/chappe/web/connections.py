@@ -38,7 +38,6 @@ class BriefHttp(H11Protocol):
         self._waiting = waiting
 
     def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
         super().connection_made(transport)
         if len(self._waiting) >= self.waiting_max:
             next(iter(self._waiting))._end()
@@ -46,13 +45,11 @@ class BriefHttp(H11Protocol):
         self._timer = asyncio.get_running_loop().call_later(self.patience_s, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
         self._timer.cancel()
         self.serve()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """See uvicorn."""
         self.serve()
         super().handle_websocket_upgrade(event)
 
@@ -74,12 +71,10 @@ class PageHttp(BriefHttp):
     patience_s = HANDSHAKE_TIMEOUT_S
 
     def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, CERTIFIED: certified(transport.get_extra_info("ssl_object"))}
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio."""
         super().data_received(data)
         if self.cycle is not None:  # a request is whole
             self.serve()
@@ -89,7 +84,6 @@ class CertifiedWebSocket(WebSocketsSansIOProtocol):
     """A connection that tells its server which identity its certificate names."""
 
     def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         self.app_state = {**self.app_state, CERTIFIED: certified(tls)}
@@ -99,7 +93,6 @@ class HandshakeLoop(asyncio.SelectorEventLoop):
     """Cuts off a client that connects and never begins with TLS as soon as elsewhere; the default is 60 s."""
 
     async def create_server(self, *given: Any, **options: Any) -> asyncio.Server:
-        """See asyncio."""
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = HANDSHAKE_TIMEOUT_S
         return await super().create_server(*given, **options)

@@ -99,7 +99,7 @@ class Guest(Protocol):
     """A client that can be asked to go."""
 
     def give_way(self) -> None:
-        """End it, soon."""
+        """End the client's session to make room for another one."""
 
     def look(self, now: float) -> None:
         """End it, if it may be here no more; ``now`` is in seconds since 1970."""
@@ -214,7 +214,7 @@ class WebSocketServer:
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """The address that clients connect to."""
         scheme = "ws" if self._tls is None else "wss"
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{scheme}://{host}:{self.port}{PATH}"

@@ -145,7 +145,6 @@ class WebSocketSession:
             await self._close(DEFECT, "a defect of the server")
 
     def give_way(self) -> None:
-        """Others need the room."""
         self._end(_GoneAway(_GAVE_WAY))
 
     def look(self, now: float) -> None:

@@ -68,7 +68,6 @@ def start(
 
 
 def tower(orders: Orders, options: dict[str, Any]) -> None:
-    """Run the tower."""
     del options
     with chappe.Tower("127.0.0.1:0", security="plain") as found:
         say("ready", address=found.address)

@@ -65,7 +65,6 @@ def publisher(orders: Orders, options: dict[str, Any]) -> None:
 
 
 def forwarder(orders: Orders, options: dict[str, Any]) -> None:
-    """Pass messages on."""
     with chappe.Endpoint(security="plain") as found:
         _peer(found, options["ports"])
         say("ready", port=found.listen(HOST))

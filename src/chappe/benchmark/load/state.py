@@ -105,7 +105,6 @@ def master(orders: Orders, options: dict[str, Any]) -> None:
 
 
 def clone(orders: Orders, options: dict[str, Any]) -> None:
-    """Follow a data store."""
     with chappe.Endpoint(security="plain") as endpoint:
         endpoint.peer(HOST, options["at"])
         with endpoint.attach_clone(NAME) as store, store.watch(on_full="block") as watch:
@@ -137,13 +136,11 @@ def map_server(orders: Orders, options: dict[str, Any]) -> None:
 
 
 def map_client(orders: Orders, options: dict[str, Any]) -> None:
-    """Follow a map."""
     with chappe.SharedMap(options["at"], security="plain") as found, found.watch(messages_max=WAITING_MAX) as watch:
         _follow(orders, watch, lambda value: int.from_bytes(value[:STAMP_BYTES], "little"))
 
 
 def map_writer(orders: Orders, options: dict[str, Any]) -> None:
-    """Write to a map."""
     filler = bytes(options["load"]["size"] - SIZE_MIN)
     with chappe.SharedMap(options["at"], security="plain") as found:
 

@@ -117,7 +117,6 @@ class Set:
         self._members.pop(sort_key(_held(member)), None)
 
     def clear(self) -> None:
-        """Remove all."""
         self._members.clear()
 
     def _value(self) -> values.Set:
@@ -186,8 +185,6 @@ class Table(MutableMapping[Element, Element]):
 
 
 class Vector(list["Element"]):
-    """A list of ``Data``."""
-
     __hash__ = None
 
     def __init__(self, items: Iterable[Element] = ()) -> None:
@@ -225,7 +222,6 @@ class Data(Element):
 
     @staticmethod
     def from_py(x: object) -> Data:
-        """The same as ``Data(x)``."""
         return Data(x)
 
     @staticmethod
@@ -251,12 +247,10 @@ class ImmutableData(Data):
 
     @staticmethod
     def to_py(d: Element) -> Any:
-        """As ``Data.to_py``, everything hashable."""
         return to_py(d._value, immutable=True)
 
 
 def to_py(value: Any, *, immutable: bool = False) -> Any:
-    """As ``Data.to_py`` of a value, or as ``ImmutableData.to_py``."""
     kind = type(value)
     if kind is tuple:
         return tuple([to_py(each, immutable=immutable) for each in value])

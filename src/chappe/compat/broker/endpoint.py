@@ -171,7 +171,6 @@ class Endpoint:
         return True
 
     def peer_nosync(self, address: str, port: int, retry: float = RETRY_S) -> None:
-        """As ``peer``, without waiting."""
         self._endpoint.peer_nosync(address, port, retry_s=int(retry))
 
     def unpeer(self, address: str, port: int) -> bool:
@@ -181,7 +180,6 @@ class Endpoint:
         return True
 
     def unpeer_nosync(self, address: str, port: int) -> None:
-        """As ``unpeer``, without waiting."""
         self._endpoint.unpeer_nosync(address, port)
 
     def peers(self) -> list[PeerInfo]:

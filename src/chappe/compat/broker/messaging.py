@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 
 class Topic:
-    """A topic."""
-
     def __init__(self, topic: str) -> None:
         self._topic = topic
 
@@ -58,7 +56,6 @@ def topic_of(topic: str | Topic) -> str:
 
 
 def topics_of(topics: str | Topic | Iterable[str | Topic]) -> list[str]:
-    """One topic, or several."""
     return [topic_of(topics)] if isinstance(topics, str | Topic) else [topic_of(each) for each in topics]
 
 

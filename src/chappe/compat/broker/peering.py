@@ -69,8 +69,6 @@ class EC(_Numbered):
 
 
 class SC(_Numbered):
-    """Codes of statuses."""
-
     Unspecified = 0
     PeerAdded = 1
     PeerRemoved = 2
@@ -134,8 +132,6 @@ class NetworkInfo:
 
 
 class OptionalNetworkInfo:
-    """A NetworkInfo, or none."""
-
     def __init__(self, network: NetworkInfo | None) -> None:
         self._network = network
 
@@ -168,8 +164,6 @@ class EndpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """A direct peer."""
-
     peer: EndpointInfo
     flags: PeerFlags
     status: PeerStatus

@@ -74,7 +74,6 @@ class Address(_Wrapper[scalars.Address]):
         return not self._held.is_v4
 
     def bytes(self) -> bytes:
-        """All 16."""
         return self._held.packed
 
 
@@ -156,8 +155,6 @@ class Port(_Wrapper[scalars.Port]):
 
 
 class Subnet(_Wrapper[scalars.Subnet]):
-    """A network."""
-
     __slots__ = ()
 
     def __init__(self, address: Address | None = None, length: int = 0) -> None:
@@ -187,7 +184,6 @@ class Timespan(_Wrapper[scalars.Timespan]):
         self._held = scalars.Timespan(_float_ns(value) if isinstance(value, float) else value)
 
     def count(self) -> int:
-        """The span in nanoseconds."""
         return int(self._held)
 
     def __add__(self, other: Timespan) -> Timespan:
@@ -219,7 +215,6 @@ class Timestamp(_Wrapper[scalars.Timestamp]):
         self._held = scalars.Timestamp(ns)
 
     def time_since_epoch(self) -> Timespan:
-        """Since 1970 UTC."""
         return Timespan(int(self._held))
 
     def __str__(self) -> str:
@@ -230,7 +225,6 @@ KINDS: Final = (Address, Count, Enum, Port, Subnet, Timespan, Timestamp)
 
 
 def now() -> Timestamp:
-    """This moment."""
     return Timestamp(Timespan(time.time_ns()))
 
 

@@ -140,7 +140,6 @@ class Store:
         self._write(self._store.erase, (data,))
 
     def clear(self) -> None:
-        """Remove all keys."""
         self._write(self._store.clear, ())
 
     def increment(self, key: object, amount: object, expiry: float | None = None) -> None:
@@ -319,7 +318,6 @@ class Stores:
                     each.attached.await_kept()
 
     def close(self) -> None:
-        """End all of them."""
         with self._lock:
             attached = list(self._attached.values())
             self._attached.clear()

@@ -16,8 +16,6 @@ NETWORK_TIMESTAMP: Final = scalars.Count(1)
 
 
 class MetadataType:
-    """Keys of metadata."""
-
     NetworkTimestamp = Count(1)
     UserMetadataStart = Count(200)
 

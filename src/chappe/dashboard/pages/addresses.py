@@ -47,5 +47,4 @@ class Here:
 
 
 def title(*names: str) -> None:
-    """Name the browser's tab."""
     ui.page_title(" · ".join((*filter(None, names), "chappe")))

@@ -19,7 +19,6 @@ HISTORY_SHOWN: Final = 200
 
 
 def page(looks: Looks, here: Here) -> None:
-    """Build it."""
     with ui.column().classes("panel"):
         ui.label("What is wrong").classes("title")
         problems = ui.column().style("gap: 14px; width: 100%").props('aria-live="polite"')

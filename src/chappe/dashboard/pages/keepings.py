@@ -26,7 +26,6 @@ SERVERS: Final = (
 
 
 def page(looks: Looks, here: Here) -> None:
-    """Build it."""
     chosen: list[tuple[str, str] | None] = [None]
     listed: list[EntryRow] = []
 

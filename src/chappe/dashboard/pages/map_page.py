@@ -82,7 +82,6 @@ class _Chart:
 
 
 def page(looks: Looks, here: Here) -> None:
-    """Build it."""
     chosen = [""]
     facts: dict[str, Fact] = {}
 

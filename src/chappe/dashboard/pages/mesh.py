@@ -121,7 +121,6 @@ class Live:
 
 
 def page(looks: Looks, _: Here) -> None:
-    """Build it."""
     live = Live(looks)
 
     def toggle() -> None:

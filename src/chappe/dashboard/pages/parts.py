@@ -1,4 +1,4 @@
-"""Elements of several pages."""
+"""Elements that several pages use."""
 
 from __future__ import annotations
 
@@ -121,7 +121,6 @@ class Fact:
             ui.label(name).classes("soft")
 
     def show(self, text: str) -> None:
-        """This number."""
         if self._number.text != text:
             self._number.text = text
 

@@ -46,7 +46,6 @@ class _Card:
 
 
 def page(looks: Looks, _: Here) -> None:
-    """Build it."""
     with ui.column().classes("panel") as none:
         title = ui.label(connecting()).classes("title")
         ui.label("Start one: chappe pipeline run FILE").classes("soft")

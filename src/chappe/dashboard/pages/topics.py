@@ -34,7 +34,6 @@ COLUMNS: Final = (
 
 
 def page(looks: Looks, here: Here) -> None:
-    """Build it."""
     chosen = [""]
 
     def follow() -> None:

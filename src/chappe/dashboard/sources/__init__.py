@@ -19,5 +19,4 @@ class DashboardSource(Protocol):
     def look(self) -> ObservedPart:
         """Look once. Raises ChappeError, OSError if it cannot tell."""
 
-    def close(self) -> None:
-        """Leave."""
+    def close(self) -> None: ...

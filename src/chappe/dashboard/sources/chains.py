@@ -39,7 +39,6 @@ class ChainSource:
             raise
 
     def look(self) -> ObservedPart:
-        """See ``DashboardSource``."""
         members: list[ObservedMember] = []
         links: list[ObservedLink] = []
         keepings: list[ObservedStore] = []

@@ -84,7 +84,6 @@ class LogSource:
         self.readers = LogReaders(groups if groups is not None else machine.current().data_path() / "consumers")
 
     def look(self) -> ObservedPart:
-        """See ``DashboardSource``."""
         seen = self._watch.members()
         stores = {each.store.endpoint: each for each in seen if each.store is not None}
         self._view.meet(stores)
@@ -144,7 +143,6 @@ class LogSource:
         return self._stores
 
     def close(self) -> None:
-        """Close all connections."""
         self._view.close()
         self._watch.close()
 

@@ -41,7 +41,6 @@ class MapSource:
             raise
 
     def look(self) -> ObservedPart:
-        """See ``DashboardSource``."""
         members: list[ObservedMember] = []
         links: list[ObservedLink] = []
         keepings: list[ObservedStore] = []
@@ -96,7 +95,6 @@ class MapSource:
         return ObservedPart(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems))
 
     def close(self) -> None:
-        """Leave all maps."""
         for each in self.maps.values():
             each.close()
 

@@ -88,7 +88,6 @@ class MeshSource:
             self.endpoint.peer_nosync(host, port, **retry)
 
     def look(self) -> ObservedPart:
-        """See ``DashboardSource``."""
         network = self.endpoint.topology()
         now = time.monotonic()
         self._hear(network, now)
@@ -158,7 +157,6 @@ class MeshSource:
         return self._lives.get(store, {})
 
     def close(self) -> None:
-        """Close the endpoint."""
         self.endpoint.close()
 
     # -- what others tell -----------------------------------------------------------------------------

@@ -28,7 +28,6 @@ class PipelineSource:
         self._states = states or States()
 
     def look(self) -> ObservedPart:
-        """See ``DashboardSource``."""
         running = self._states.running()
         found = [pipeline_of(each) for each in running[:PIPELINES_MAX]]
         alive = {each.name for each in running}
@@ -45,8 +44,7 @@ class PipelineSource:
         failed = [_ended(each) for each in ended]
         return ObservedPart(members=members, pipelines=(*found, *failed), notes=notes)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 def pipeline_of(state: PipelineState) -> ObservedPipeline:

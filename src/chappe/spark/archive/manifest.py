@@ -1,4 +1,4 @@
-"""What has been archived: the manifest, the one truth about an archive, and the steps in which it changes.
+"""The manifest, the one truth about an archive, and the steps in which it changes.
 
 Every version is a file of its own that holds everything; the highest number counts. See the package's text for why
 the order of steps here leaves every reader with each record once, wherever a job is killed.

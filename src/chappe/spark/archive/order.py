@@ -40,7 +40,7 @@ Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 @dataclass(frozen=True, slots=True)
 class WantedRecords:
-    """Which records: ``since`` <= timestamp < ``until``, and of each partition those before an offset."""
+    """Selects records with ``since`` <= timestamp < ``until``, and of each partition those before an offset."""
 
     bounds: Mapping[str, Mapping[str, int]]  # by topic and partition; partitions that are missing are left out
     since: int = EARLIEST_US  # microseconds since 1970
@@ -77,7 +77,6 @@ class RowGroup:
 
     @property
     def rows(self) -> int:
-        """Records in its pieces."""
         return sum(each.rows for each in self.pieces)
 
 

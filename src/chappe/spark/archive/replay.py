@@ -193,7 +193,6 @@ class Replay:
         return left
 
     def abandon(self) -> None:
-        """Leave without waiting."""
         for each in self._producers.values():
             with suppress(TimedOut):  # its journal has the rest
                 each.close(0.0)

@@ -1,4 +1,4 @@
-"""What Spark's tasks do for an archive: records become staged files, and small files are written together into one.
+"""Spark's tasks for an archive: they stage files of records, and merge small files into one.
 
 Both run in ``mapInArrow`` and answer with one row of text, a report in JSON.
 """
@@ -262,6 +262,5 @@ class FileWriter:
         return size
 
     def discard(self) -> None:
-        """Give the file up."""
         self._file.close()
         self.path.unlink(missing_ok=True)

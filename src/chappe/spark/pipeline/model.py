@@ -1,4 +1,4 @@
-"""What a pipeline's file says, checked and complete."""
+"""The schema of a pipeline's file, checked and complete."""
 
 from __future__ import annotations
 
@@ -128,8 +128,6 @@ class PipelineQuery:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A whole file."""
-
     name: str
     file: Path
     python: bool

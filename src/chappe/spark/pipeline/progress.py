@@ -71,7 +71,6 @@ class Numbers:
         return None if None in seconds else max((each for each in seconds if each is not None), default=0.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for JSON."""
         return {**asdict(self), "lag": [asdict(each) for each in self.lag]}
 
     @classmethod

@@ -95,7 +95,6 @@ class RunningPipeline:
         return not self._done.is_set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end."""
         self._done.wait(timeout_s)  # not the thread: a join that Ctrl-C interrupts takes it for ended
 
     def stop(self, *, hurry: bool = False) -> None:

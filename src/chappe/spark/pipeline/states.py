@@ -1,4 +1,4 @@
-"""Which pipelines of this user run, and how they are: one small JSON file each in the user's state directory.
+"""States of this user's running pipelines: one small JSON file each in the user's state directory.
 
 A file counts only while its process lives: the process id is checked together with the time at which the process
 started, since ids are given out again. A file whose process is gone is removed by whoever finds it.

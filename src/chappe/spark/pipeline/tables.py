@@ -128,7 +128,6 @@ class TomlTable:
                 yield key, inner
 
     def array(self, name: str) -> list[TomlTable]:
-        """An array of tables."""
         value = self.values.get(name)
         if value is None:
             return []

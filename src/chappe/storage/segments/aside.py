@@ -1,4 +1,4 @@
-"""What recovery takes out of a topic's folder is not thrown away: it goes to the folder ``aside`` of the store.
+"""Recovery moves damaged parts of a topic's folder to the folder ``aside`` of the store instead of deleting them.
 
 The unfinished end of a write, or a whole segment in which no block is sound. Nothing acknowledged should be there, but
 if it is, somebody can look. Bounded: ``ASIDE_BYTES_MAX`` in all, ``ASIDE_S`` for each.

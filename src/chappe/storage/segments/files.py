@@ -45,7 +45,6 @@ class FileOps:
         return open_private(path, flags)
 
     def close(self, fd: int) -> None:
-        """Close a file."""
         os.close(fd)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -71,11 +70,10 @@ class FileOps:
         os.ftruncate(fd, length)
 
     def replace(self, source: str, target: str) -> None:
-        """Rename, replacing ``target`` atomically."""
+        """Rename atomically; replaces an existing ``target``."""
         os.replace(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a file."""
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:

@@ -155,7 +155,6 @@ class Handles:
             self._ops.close(handle.fd)
 
     def close(self) -> None:
-        """Close all."""
         for path, number in list(self._open):
             self.forget(path, number)
 

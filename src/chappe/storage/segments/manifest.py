@@ -172,7 +172,6 @@ class StoreManifest:
             self._fd = self._ops.open(self.path, os.O_WRONLY)
 
     def close(self) -> None:
-        """Close the file."""
         if self._fd >= 0:
             self._ops.close(self._fd)
             self._fd = -1

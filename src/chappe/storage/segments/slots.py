@@ -1,4 +1,4 @@
-"""What is readable of one partition: the extents of offsets that are there, and which segment has each.
+"""The readable offsets of one partition, as extents, each with the segment that holds it.
 
 An extent is a stretch of offsets without a gap that lies in one segment, in one or more blocks. Extents of a
 partition are sorted and do not overlap, so a gap between two of them, above the partition's first offset, is a
@@ -50,11 +50,9 @@ class Slot:
         return len(self.extents) // _WIDTH
 
     def extent(self, index: int) -> Extent:
-        """The extent at ``index``."""
         return Extent(*self.extents[index * _WIDTH : index * _WIDTH + _WIDTH])
 
     def all(self) -> list[Extent]:
-        """Every extent, in order."""
         return [self.extent(index) for index in range(len(self))]
 
     def at(self, offset: int) -> int:

@@ -70,7 +70,6 @@ class ActiveIndex:
         rows.row.insert(at, row)
 
     def cut(self, partition: str, first: int, next_: int) -> None:
-        """Take offsets out."""
         old = self._partitions.pop(partition, None)
         if old is None:
             return
