@@ -30,7 +30,7 @@ from chappe.api.identity import new_address
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
-from chappe.system.priority import give_way
+from chappe.system.cpus import give_way
 
 TOPIC = "benchmark"
 FILL_APPENDS = 1_000  # batches of one write

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from chappe.channel import messages as _channel  # noqa: F401  (its classes are those of commands)
-from chappe.data import binary, json, shapes, text, topic, varbyte
+from chappe.data import binary, json, shapes, text, topic
 from chappe.kv import commands
 from chappe.kv.chained import messages as chained_messages
 from chappe.log import batch
@@ -92,7 +92,7 @@ TASKS: Final[dict[str, Callable[[bytes], Any]]] = {
     "links": _links,
     "text": _text,
     "topic": _topic,
-    "varbyte": lambda raw: varbyte.parse_varbyte(raw, 0),
+    "varbyte": lambda raw: binary.parse_varbyte(raw, 0),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chappe.dashboard.sources.missed import GONE_S, MISSED_S, Missed
+from chappe.dashboard.sources.log import GONE_S, MISSED_S, Missed
 
 HERE = {"a": "tcp://a", "b": "tcp://b"}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tests.waiting import PATIENCE_S
 
-from chappe.dashboard.searches import Searches, SearchOutcome
+from chappe.dashboard.pages.topic_records import Searches, SearchOutcome
 from chappe.errors import UsageError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.cli.test_hostile_names import HOSTILE
 
-from chappe.dashboard.sources import labels as module
-from chappe.dashboard.sources.labels import Labels, beside, committed_elsewhere
+from chappe.dashboard.sources import log_readers as module
+from chappe.dashboard.sources.log_readers import Labels, beside, committed_elsewhere
 from chappe.log.traffic import Reading, TrafficReport
 
 HERE = b"here"

@@ -8,12 +8,11 @@ from typing import Final
 
 import pytest
 
-from chappe.data.binary import decode, encode
+from chappe.data.binary import decode, encode, pack_varbyte
 from chappe.data.json import loads
 from chappe.data.order import sort_key
 from chappe.data.quirks import repair
 from chappe.data.values import Set, Table, Value
-from chappe.data.varbyte import pack_varbyte
 from chappe.errors import InvalidData
 
 MODULUS: Final = 2**61 - 1  # numbers that differ by it have one hash

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.data.endpoint import is_endpoint
-from chappe.data.topic import Filter, check_topic, decode_topic, encode_topic
+from chappe.data.topic import Filter, check_topic, decode_topic, encode_topic, is_endpoint
 from chappe.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.mesh.vectors import bodies, session
 
-from chappe.data.varbyte import VARBYTE_MAX, pack_varbyte, parse_varbyte
+from chappe.data.binary import VARBYTE_MAX, pack_varbyte, parse_varbyte
 from chappe.defaults import (
     ENDPOINTS_MAX,
     FILTER_BYTES_MAX,

@@ -19,10 +19,9 @@ from tests.spark.silence import ImpatientClient
 from chappe import read_batches, read_topic
 from chappe.errors import OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
 from chappe.log.batch import encode_batch
-from chappe.reading import fetch, timeline, view
-from chappe.reading.bounds import offsets_at
+from chappe.reading import bounds, fetch, view
+from chappe.reading.bounds import counts, offsets_at
 from chappe.reading.selection import Selection
-from chappe.reading.timeline import counts
 from chappe.reading.view import StoresView
 
 SECOND = 1_000_000
@@ -188,7 +187,7 @@ def test_records_whose_batch_cannot_be_read_count_where_it_begins(
     put(store, [10, 20, 30])
     with closing(StoresView(Selection.of_topics(["t"]), [store.endpoint])) as seen:
         seen.refresh()
-        monkeypatch.setattr(timeline, "batch_at", lambda *_: None)
+        monkeypatch.setattr(bounds, "batch_at", lambda *_: None)
         assert counts(seen, seen.known, [each * SECOND for each in (10, 25, 40)]) == {("t", "p"): [0, 3]}
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this sys
 
 PROGRAM = """
 import os, threading
-from chappe.system.priority import give_way
+from chappe.system.cpus import give_way
 
 def later(number):
     found[number] = os.sched_getscheduler(0)

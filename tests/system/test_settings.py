@@ -15,7 +15,7 @@ from chappe.cli.config import SCHEMA
 from chappe.errors import ConfigError, TimedOut, UsageError
 from chappe.spark.options import place_of
 from chappe.system import settings
-from chappe.system.settings_file import Everything
+from chappe.system.toml import Everything
 from chappe.transports.gate import keys_of
 
 

@@ -28,8 +28,7 @@ from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, par
 from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, MAP_PORT, TOWER_HOST, TOWER_SUB_PORT
 from chappe.system.settings import find_file
-from chappe.system.settings_file import Common
-from chappe.system.toml import TomlFile, TomlSection
+from chappe.system.toml import Common, TomlFile, TomlSection
 
 
 class _Retention(TomlSection, frozen=True):

@@ -18,7 +18,7 @@ from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.errors import UsageError
 from chappe.system import program, started
-from chappe.system.priority import give_way
+from chappe.system.cpus import give_way
 
 if TYPE_CHECKING:
     from chappe import Retention, Store, Tower

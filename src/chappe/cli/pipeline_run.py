@@ -273,7 +273,7 @@ class Metrics:
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app
 
-            from chappe.dashboard.numbers import NumbersCollector
+            from chappe.dashboard.server import NumbersCollector
         except ImportError as error:
             raise UsageError("--metrics needs prometheus-client; run: pip install 'chappe[spark]'") from error
         registry = CollectorRegistry()

@@ -17,8 +17,8 @@ from chappe.cli.charts import amounts, bar
 from chappe.cli.screen import Fitting, wide_console
 from chappe.cli.units import human_bytes, rate
 from chappe.data.markup import many, one_line
+from chappe.reading.bounds import counts
 from chappe.reading.offsets import Key
-from chappe.reading.timeline import counts
 from chappe.reading.view import StoresView
 
 ROWS_MAX: Final = 50  # topics or partitions that are drawn, those with the most records

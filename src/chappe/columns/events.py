@@ -20,11 +20,10 @@ from chappe.columns import shapes
 from chappe.columns.shapes import FIELDS_MAX, Apart, Shape, join, shape_of
 from chappe.columns.wire import EventBytes, Others, Places, ReadColumn, ValueRun, refuse, texts
 from chappe.data import zeek
-from chappe.data.binary import decode, encode
+from chappe.data.binary import decode, encode, pack_varbyte
 from chappe.data.order import STRING, VECTOR
 from chappe.data.scalars import Timestamp
 from chappe.data.values import Value
-from chappe.data.varbyte import pack_varbyte
 from chappe.defaults import COLUMNS_BYTES_MAX, VALUE_ELEMENTS_MAX
 from chappe.errors import InvalidData
 from chappe.sealing.events import NAME as SEALED

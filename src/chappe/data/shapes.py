@@ -16,8 +16,8 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Final
 
+from chappe.data.binary import pack_varbyte, parse_varbyte
 from chappe.data.order import ADDRESS, BOOLEAN, ENUM_VALUE, NONE, PORT, REAL, STRING, SUBNET, TABLE, VECTOR
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
 from chappe.errors import InvalidData, ProtocolError
 

@@ -1,4 +1,4 @@
-"""Topic names and the prefixes that select them.
+"""Topic names, the prefixes that select them, and endpoints of the log.
 
 On the wire a topic is bytes without NUL, at most 255 of them. In Python it is ``str``; bytes that are not
 UTF-8 survive through ``surrogateescape``, so a topic of an original Dafka producer is never refused.
@@ -6,17 +6,67 @@ UTF-8 survive through ``surrogateescape``, so a topic of an original Dafka produ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from ipaddress import ip_address
 from itertools import islice
 from operator import ne
 from typing import Final
 
 from chappe.data.given import as_text
-from chappe.defaults import TOPIC_BYTES_MAX
+from chappe.defaults import ENDPOINT_BYTES_MAX, TOPIC_BYTES_MAX
 from chappe.errors import UsageError
+
+# A name or an address. Nothing of what else ZeroMQ understands, such as ``ADDRESS:PORT;HOST``, by which one dials from.
+_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+
+def is_endpoint(text: str) -> bool:
+    """Return whether ``text`` is ``tcp://HOST:PORT``, printable and of at most ``ENDPOINT_BYTES_MAX`` characters.
+
+    Where connections have keys ``#NAME`` follows, the identity whose key is to be there.
+    Other transports are refused: what comes from the network must not make us open sockets of this machine. So are
+    addresses at which nobody is: unspecified ones, and those of many.
+    """
+    where, mark, name = text.removeprefix("tcp://").partition("#")
+    host, _, port = where.rpartition(":")
+    return (
+        text.startswith("tcp://")
+        and len(text) <= ENDPOINT_BYTES_MAX
+        and text.isascii()
+        and text.isprintable()
+        and _is_host(host)
+        and port.isdigit()
+        and 0 < int(port) < 65536
+        and (not mark or _NAME.fullmatch(name) is not None)
+    )
+
+
+def _is_host(text: str) -> bool:
+    """True if it can be the name or the address of a single machine."""
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if _HOST.fullmatch(host) is None:
+        return False
+    if ":" not in host and _NUMBER.fullmatch(host.rpartition(".")[2]) is None:
+        return True  # a name
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False  # also forms that systems accept as addresses, such as 0 or 127.1
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return not plain.is_unspecified and not plain.is_multicast and str(plain) != "255.255.255.255"
+
+
+def identity_of(endpoint: str) -> tuple[str, str]:
+    """Split an endpoint into its address and the identity expected there, which is empty if it names none."""
+    where, _, name = endpoint.partition("#")
+    return where, name
+
 
 SIMILAR_OF: Final = 2_000
 

@@ -21,12 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, Union
 
-from chappe.data.binary import decode, decode_at, encode, skip
+from chappe.data.binary import decode, decode_at, encode, pack_varbyte, skip
 from chappe.data.convert import to_value
 from chappe.data.order import STRING, VECTOR, sort_key
 from chappe.data.scalars import Count, EnumValue, Timestamp
 from chappe.data.values import Value
-from chappe.data.varbyte import pack_varbyte
 from chappe.defaults import VALUE_DEPTH_MAX
 from chappe.errors import InvalidData, UnsupportedValue
 

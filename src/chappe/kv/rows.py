@@ -24,9 +24,8 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Final, TypeAlias
 
-from chappe.data.binary import decode
+from chappe.data.binary import decode, pack_varbyte, parse_varbyte
 from chappe.data.values import Value
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.errors import InvalidData
 from chappe.kv.backend import (
     ClearHistory,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from chappe.data.binary import pack_varbyte, parse_varbyte
 from chappe.data.order import VECTOR
 from chappe.data.shapes import CutOff, add_shape, add_value, skip_shape
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import VALUE_ELEMENTS_MAX
 from chappe.errors import InvalidData
 from chappe.kv.entity import ENTITY_BYTES

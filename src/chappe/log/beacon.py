@@ -37,9 +37,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from chappe.core import Close, Dial, Effect, Publish, Report, Send, Subscribe
-from chappe.data.endpoint import identity_of, is_endpoint
 from chappe.data.label import is_label
-from chappe.data.topic import decode_topic, encode_topic
+from chappe.data.topic import decode_topic, encode_topic, identity_of, is_endpoint
 from chappe.deadlines import Deadlines
 from chappe.defaults import (
     ADDRESS_BYTES_MAX,

@@ -12,8 +12,7 @@ import math
 from collections.abc import Sequence
 
 from chappe.core import Effect, Report, Send
-from chappe.data.endpoint import identity_of
-from chappe.data.topic import decode_topic
+from chappe.data.topic import decode_topic, identity_of
 from chappe.errors import ProtocolError
 from chappe.log.beacon import BEACON, REPLAY_S, TOWER, Discovery, Left, beacon_of
 from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost

@@ -21,8 +21,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from chappe.compiled import FrozenLeaf
-from chappe.data.endpoint import is_endpoint
-from chappe.data.topic import decode_topic, encode_topic
+from chappe.data.topic import decode_topic, encode_topic, is_endpoint
 from chappe.defaults import SUBJECTS_MAX, TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
 

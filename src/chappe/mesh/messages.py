@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chappe.compiled import FrozenLeaf
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.data.binary import pack_varbyte, parse_varbyte
 from chappe.defaults import (
     ENDPOINTS_MAX,
     FILTER_BYTES_MAX,

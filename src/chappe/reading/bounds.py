@@ -1,4 +1,4 @@
-"""Turns a start and an end into ranges of offsets: reads that are bounded when they begin.
+"""Turns moments into offsets: the ranges between a start and an end, and counts of records over time.
 
 Stores know the times of whole batches; the batch that a moment points to is read to find the record in it. Where clocks
 went back and forth, later records of the partition may be older than the moment all the same.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
 from chappe.data.topic import encode_topic
@@ -228,3 +229,43 @@ def _numbers(bound: Bound, view: StoresView, default: str) -> dict[Key, int]:
             n = given.get(key, AT_LATEST if otherwise == LATEST else AT_EARLIEST)
             found[key] = each.next if n == AT_LATEST else each.first
     return found
+
+
+def counts(view: StoresView, keys: Iterable[Key], edges: Sequence[int]) -> dict[Key, list[int]]:
+    """The numbers of each partition's records from each moment of ``edges`` up to the next one.
+
+    What is counted are offsets: records that nobody has any more count where those beside them lie. Where timestamps
+    go back and forth, a record counts with those before it. Those of a batch that is sealed count at its beginning.
+
+    Args:
+        view: What the stores have; refreshed before.
+        keys: Partitions of ``view.known``. Each costs a question for each moment, and a batch for some of them.
+        edges: Microseconds since 1970 UTC, rising.
+    """
+    keys = list(keys)
+    found: dict[Key, list[int]] = {key: [] for key in keys}
+    for edge in edges:
+        for key, offset in offsets_at(view, edge, keys, exact=False).items():
+            found[key].append(offset)
+    for key, offsets in found.items():
+        exact = accumulate(_exact(view, key, offsets, edges), max)
+        found[key] = [after - before for before, after in pairwise(exact)]
+    return found
+
+
+def _exact(view: StoresView, key: Key, offsets: Sequence[int], edges: Sequence[int]) -> list[int]:
+    """Offsets of batches made offsets of records; the latest batch is kept, in which the next moment may lie, too."""
+    exact = []
+    batch: Batch | None = None
+    stamps: Sequence[int] = ()
+    have = view.known[key]
+    for offset, edge in zip(offsets, edges, strict=True):
+        if have.first < have.next and have.timestamp_min < edge <= have.timestamp_max:
+            if batch is None or not batch.base <= offset < batch.next:
+                batch = batch_at(view, have.holders, key, offset)
+                stamps = () if batch is None else batch.timestamps()
+            if batch is not None:
+                at = next((n for n in range(offset - batch.base, batch.count) if stamps[n] >= edge), batch.count)
+                offset = batch.base + at
+        exact.append(offset)
+    return exact

@@ -13,7 +13,7 @@ from typing import Final
 import zmq
 
 from chappe.core import Ask, Effect
-from chappe.data.endpoint import identity_of
+from chappe.data.topic import identity_of
 from chappe.errors import ProtocolError
 from chappe.log.events import QueryDenied
 from chappe.log.guard import DENIED

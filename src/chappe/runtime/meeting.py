@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import zmq
 
 from chappe.core import Effect
-from chappe.data.endpoint import identity_of
+from chappe.data.topic import identity_of
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.log.beacon import BEACON, GOODBYE, NAMED, WELCOME, Discovery

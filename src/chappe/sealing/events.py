@@ -11,9 +11,8 @@ import binascii
 from collections.abc import Sequence
 from typing import Final
 
-from chappe.data.binary import encode
+from chappe.data.binary import encode, pack_varbyte, parse_varbyte
 from chappe.data.scalars import Count
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.errors import ProtocolError
 
 NAME: Final = "chappe_sealed"

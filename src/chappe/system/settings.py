@@ -127,8 +127,7 @@ def check_planted(file: Path, otherwise: str) -> None:
 @lru_cache(maxsize=8)
 def _said(path: Path, _modified: int, _size: int) -> Mapping[str, str]:
     """Return the common settings of a file; modification time and size key the cache."""
-    from chappe.system.settings_file import Everything
-    from chappe.system.toml import TomlFile
+    from chappe.system.toml import Everything, TomlFile
 
     source = TomlFile.read(path)
     said = source.convert(source.tables, Everything)

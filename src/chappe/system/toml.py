@@ -1,4 +1,4 @@
-"""Reads and checks TOML files written by people; errors name file and line."""
+"""Reads and checks TOML files written by people, with the schema of ``chappe.toml``; errors name file and line."""
 
 from __future__ import annotations
 
@@ -185,3 +185,29 @@ def toml_problem(message: str, text: str) -> tuple[int, str]:
     if match is None:
         return 1, message
     return int(match[1] or len(text.splitlines()) or 1), message[: match.start()].strip()
+
+
+class Common(TomlSection, frozen=True):
+    """Settings outside of sections: they apply to commands, the library and Spark."""
+
+    tower: str | None = None
+    listen: str | None = None
+    forwarders: str | None = None
+    identity: str | None = None
+    audit: str | None = None
+
+
+class Everything(Common, frozen=True):
+    """The whole file. The command line checks its sections."""
+
+    store: dict[str, Any] = msgspec.field(default_factory=dict)
+    forward: dict[str, Any] = msgspec.field(default_factory=dict)
+    map: dict[str, Any] = msgspec.field(default_factory=dict)
+    produce: dict[str, Any] = msgspec.field(default_factory=dict)
+    consume: dict[str, Any] = msgspec.field(default_factory=dict)
+    demo: dict[str, Any] = msgspec.field(default_factory=dict)
+    log: dict[str, Any] = msgspec.field(default_factory=dict)
+    mesh: dict[str, Any] = msgspec.field(default_factory=dict)
+    node: dict[str, Any] = msgspec.field(default_factory=dict)
+    subscribe: dict[str, Any] = msgspec.field(default_factory=dict)
+    retention: dict[str, Any] = msgspec.field(default_factory=dict)

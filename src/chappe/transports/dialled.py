@@ -14,7 +14,7 @@ from typing import Final
 
 import zmq
 
-from chappe.data.endpoint import identity_of
+from chappe.data.topic import identity_of
 from chappe.errors import UsageError
 from chappe.log.events import ConnectionRefused
 from chappe.system import time

@@ -25,7 +25,7 @@ from typing import Final
 
 import zmq
 
-from chappe.data.endpoint import identity_of
+from chappe.data.topic import identity_of
 from chappe.errors import ChappeError, NotPermitted, UsageError
 from chappe.log.guard import LogRefusal
 from chappe.permissions.decisions import Decisions

@@ -9,9 +9,8 @@ from typing import Final, TypeVar
 
 import zmq
 
-from chappe.data.endpoint import identity_of
 from chappe.data.label import is_label
-from chappe.data.topic import encode_topic
+from chappe.data.topic import encode_topic, identity_of
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
 from chappe.errors import (
     ChappeError,

@@ -9,8 +9,7 @@ from nicegui import ui
 
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages import health, keepings, map_page, mesh, pipelines, topics
-from chappe.dashboard.pages.addresses import Here, title
-from chappe.dashboard.pages.parts import every
+from chappe.dashboard.pages.parts import Here, every, title
 from chappe.dashboard.pages.style import CSS
 
 PAGES: Final[tuple[tuple[str, str, Callable[[Looks, Here], None]], ...]] = (

@@ -8,8 +8,7 @@ from typing import Any, Final
 from nicegui import ui
 
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.addresses import Here, address
-from chappe.dashboard.pages.parts import PageTable, every
+from chappe.dashboard.pages.parts import Here, PageTable, address, every
 from chappe.dashboard.pages.style import LEVELS
 from chappe.dashboard.pages.words import clock, connecting
 from chappe.data.markup import many

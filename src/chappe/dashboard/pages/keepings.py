@@ -11,9 +11,7 @@ from nicegui import ui
 from chappe.dashboard.changes import DashboardChanges, Planned
 from chappe.dashboard.entries import ROWS_MAX, EntryChange, EntryRow
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.addresses import Here, address, title
-from chappe.dashboard.pages.changing import offer
-from chappe.dashboard.pages.parts import PageTable, every, go
+from chappe.dashboard.pages.parts import Here, PageTable, address, every, go, offer, title
 from chappe.errors import ChappeError, UsageError
 from chappe.observing.snapshot import ObservedMember, ObservedStore
 

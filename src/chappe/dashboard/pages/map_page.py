@@ -7,8 +7,7 @@ from typing import Any, Final
 from nicegui import ui
 
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.addresses import Here, address, title
-from chappe.dashboard.pages.parts import Fact, PageTable, every, go
+from chappe.dashboard.pages.parts import Fact, Here, PageTable, address, every, go, title
 from chappe.dashboard.pages.style import GREY, HEXAGON, ILL, KINDS, LINKS
 from chappe.dashboard.pages.words import connecting, rate
 from chappe.dashboard.pages.words import size as many_bytes

@@ -16,9 +16,7 @@ from nicegui import ui
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.addresses import Here
-from chappe.dashboard.pages.changing import form
-from chappe.dashboard.pages.parts import PageTable, every, value_dialog
+from chappe.dashboard.pages.parts import Here, PageTable, every, form, value_dialog
 from chappe.dashboard.showing import ROW_CHARACTERS, SHOWN_BYTES, shown, typed_text
 from chappe.errors import ChappeError
 from chappe.observing.snapshot import readable

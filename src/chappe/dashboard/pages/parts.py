@@ -1,15 +1,115 @@
-"""Elements that several pages use."""
+"""Elements that several pages use, and addresses of pages with the choices made on them."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from nicegui import ui
 
+from chappe.dashboard.changes import Planned
 from chappe.dashboard.pages.style import GREY
 from chappe.dashboard.pages.words import connecting
+from chappe.errors import ChappeError
+
+
+def offer(plan: Callable[[], Planned], said: Callable[[str], object]) -> Callable[[], object]:
+    """For a button: plan a change, ask with what will be lost, and carry it out if that is wanted.
+
+    Args:
+        plan: What somebody wants; may block. Raises ChappeError if that cannot be.
+        said: Told how it went.
+    """
+
+    async def ask() -> None:
+        try:
+            planned = await asyncio.to_thread(plan)
+        except (ChappeError, OSError) as error:
+            said(str(error))
+            return
+        _confirm(planned, said)
+
+    return ask
+
+
+def form(title: str, button: str, plan: Callable[..., Planned], *inputs: str, about: str = "") -> None:
+    """A panel whose button offers what is planned with the texts of its inputs."""
+    with ui.column().classes("panel"):
+        ui.label(title).classes("title")
+        if about:
+            ui.label(about).classes("soft")
+        with ui.row().classes("controls"):
+            fields = [ui.input(each).props("dense outlined").style("min-width: 200px") for each in inputs]
+            action = offer(lambda: plan(*(each.value or "" for each in fields)), lambda text: said.set_text(text))
+            ui.button(button, on_click=action).props("no-caps outline")
+        said = ui.label("").classes("soft").props('aria-live="polite"')
+
+
+def _confirm(planned: Planned, said: Callable[[str], object]) -> None:
+    async def do() -> None:
+        button.disable()
+        try:
+            text = await asyncio.to_thread(planned.carry_out)
+        except (ChappeError, OSError) as error:
+            text = str(error)
+        dialog.close()
+        said(text)
+
+    with ui.dialog(value=True).props("persistent") as dialog, ui.card() as card:
+        card.classes("panel confirm").style("max-width: 700px").props('role="alertdialog"')
+        ui.label(planned.title).classes("title")
+        ui.label(planned.loses).classes("value" if planned.harmless else "value failed-text")
+        with ui.row().classes("controls"):
+            ui.button("Cancel", on_click=dialog.close, color=None).props("flat no-caps autofocus")
+            button = ui.button(planned.verb, on_click=do)
+            button.props(f"no-caps unelevated color={'primary' if planned.harmless else 'negative'}")
+    dialog.on("hide", dialog.delete)
+
+
+def address(path: str, **chosen: str) -> str:
+    """The address of a page on which something is chosen, or nothing."""
+    return f"{path}?{urlencode(chosen, quote_via=quote)}" if chosen else path
+
+
+class Here:
+    """The address of one viewer. A choice is made by going to its address: pages change in one way only.
+
+    Args:
+        at: Address at which the viewer begins.
+    """
+
+    def __init__(self, at: str) -> None:
+        self._follow: Callable[[], None] | None = None
+        self._path = ""
+        self._chosen: dict[str, str] = {}
+        self.take(at)
+
+    def take(self, at: str) -> None:
+        """The viewer is at another address; a page that stays follows."""
+        parts = urlsplit(at)
+        path = parts.path.rstrip("/") or "/"
+        self._chosen = dict(parse_qsl(parts.query))
+        if path != self._path:
+            self._path, self._follow = path, None  # another page is built next
+        elif self._follow is not None:
+            self._follow()
+
+    def follow(self, function: Callable[[], None]) -> None:
+        """Call this now, and whenever something else is chosen on the page."""
+        self._follow = function
+        function()
+
+    def chosen(self, name: str) -> str:
+        """The choice of that name in the address; empty if there is none."""
+        return self._chosen.get(name, "")
+
+
+def title(*names: str) -> None:
+    ui.page_title(" · ".join((*filter(None, names), "chappe")))
+
 
 REFRESH_S: Final = 1.0
 ROWS_PAGE: Final = 15

@@ -5,8 +5,7 @@ from __future__ import annotations
 from nicegui import ui
 
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.addresses import Here
-from chappe.dashboard.pages.parts import PageTable, every
+from chappe.dashboard.pages.parts import Here, PageTable, every
 from chappe.dashboard.pages.words import connecting, rate, size
 from chappe.observing.snapshot import ObservedPipeline, ObservedQuery
 

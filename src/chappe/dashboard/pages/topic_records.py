@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from nicegui import ui
 
@@ -16,12 +16,54 @@ from chappe.bridges.form import SENDER
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.parts import PageTable, every, value_dialog
 from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, RecordQuery, as_lines, as_parquet
-from chappe.dashboard.searches import Searches, SearchOutcome
 from chappe.dashboard.showing import FORMS, Form, brief, shown
 from chappe.data.markup import many
 from chappe.errors import ChappeError, UsageError
 from chappe.log.batch import Record
 from chappe.observing.snapshot import readable
+
+T = TypeVar("T")
+
+
+class SearchOutcome(NamedTuple, Generic[T]):
+    """The result of a search, or the ``problem`` that prevented it."""
+
+    found: T | None
+    problem: str = ""
+
+
+class Searches(Generic[T]):
+    """Runs searches in threads; the one begun last counts, whichever ends first. All methods are called in one loop."""
+
+    def __init__(self) -> None:
+        self._begun = self._running = 0
+
+    @property
+    def running(self) -> bool:
+        """True while some have not ended, those that do not count any more included."""
+        return self._running > 0
+
+    async def find(self, look: Callable[[], T]) -> SearchOutcome[T] | None:
+        """Call ``look`` in a thread; None if another search was begun, or refused, before it ended."""
+        number = self._next()
+        self._running += 1
+        try:
+            outcome: SearchOutcome[T] = SearchOutcome(await asyncio.to_thread(look))
+        except (ChappeError, OSError) as error:
+            outcome = SearchOutcome(None, str(error))
+        finally:
+            self._running -= 1
+        return outcome if number == self._begun else None
+
+    def refuse(self, problem: str) -> SearchOutcome[T]:
+        """A search that cannot be begun; those before it do not count any more."""
+        self._next()
+        return SearchOutcome(None, problem)
+
+    def _next(self) -> int:
+        self._begun += 1
+        return self._begun
+
 
 COUNTS: Final = [20, 50, SHOWN_MAX]
 FOLLOW_S: Final = 2.0

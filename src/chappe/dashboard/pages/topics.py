@@ -10,9 +10,7 @@ from nicegui import ui
 
 from chappe.dashboard.changes import DashboardChanges, Planned
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.addresses import Here, address, title
-from chappe.dashboard.pages.changing import form, offer
-from chappe.dashboard.pages.parts import Fact, LineChart, PageTable, every, go
+from chappe.dashboard.pages.parts import Fact, Here, LineChart, PageTable, address, every, form, go, offer, title
 from chappe.dashboard.pages.topic_records import TopicRecords, moment
 from chappe.dashboard.pages.words import ago, connecting, rate, size
 from chappe.data.markup import many

@@ -14,9 +14,7 @@ from typing import Final
 
 from chappe.api.log.looking import LogMember, LogWatch
 from chappe.dashboard.pages.words import duration, size
-from chappe.dashboard.sources.labels import SHORT, Labels, beside
-from chappe.dashboard.sources.log_readers import LogReaders
-from chappe.dashboard.sources.missed import Missed
+from chappe.dashboard.sources.log_readers import SHORT, Labels, LogReaders, beside
 from chappe.dashboard.sources.passing import NodeIds, Passing
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
@@ -36,6 +34,49 @@ from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 from chappe.security import LogSecurity
 from chappe.system import machine, started
+
+GONE_S: Final = 5.0  # a store that is not heard for so long has left ...
+MISSED_S: Final = 600.0  # ... and is missed for so long
+
+
+class Missed:
+    """The missed stores of one system; ``note`` is called after each look. Pure.
+
+    A store that was killed is silent at first; some seconds later nobody hears its beacon any more either. It stays one
+    that does not answer then: only a store that was heard to the end has left of its own will."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, float]] = {}  # ids: where, and when they were there last
+        self._silent: set[str] = set()  # where they were asked in vain, and have not answered since
+
+    def note(self, there: Mapping[str, str], away: Collection[str], answering: Collection[str], now: float) -> None:
+        """After a look.
+
+        Args:
+            there: Whose beacons are heard: ids, and where they are asked.
+            away: Where stores do not answer.
+            answering: Where they do.
+            now: Monotonic seconds.
+        """
+        self._seen |= {store_id: (endpoint, now) for store_id, endpoint in there.items()}
+        self._seen = {each: (at, seen) for each, (at, seen) in self._seen.items() if now - seen < MISSED_S}
+        heard = set(there.values())
+        self._silent |= {each for each in away if each in heard}
+        self._silent &= {at for at, _ in self._seen.values()}
+        self._silent -= set(answering)
+
+    def silent(self) -> list[str]:
+        """The endpoints of stores that do not answer, with a beacon or without."""
+        return sorted(self._silent)
+
+    def left(self, now: float) -> list[tuple[str, str]]:
+        """The ids and former endpoints of stores that left."""
+        return [
+            (store_id, at)
+            for store_id, (at, seen) in self._seen.items()
+            if now - seen > GONE_S and at not in self._silent
+        ]
+
 
 NAMED_S: Final = 1.5  # a node that is new is shown once it has told its name, at the latest after this long
 KEPT_S: Final = 10.0  # what a node told counts for so long behind the time at which it is asked again

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from struct import Struct, error, unpack_from
 from typing import Final, TypeAlias
 
-from chappe.data.binary import decode_at
+from chappe.data.binary import decode_at, pack_varbyte, parse_varbyte
 from chappe.data.values import Value
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import CHANNEL_HELD_MAX, STORE_OUTCOMES_MAX
 from chappe.errors import InvalidData
 from chappe.kv.backend import HistoryRow

@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from chappe.data.binary import decode_at, encode
+from chappe.data.binary import decode_at, encode, pack_varbyte, parse_varbyte
 from chappe.data.order import VECTOR
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.errors import InvalidData
 from chappe.kv.commands.lists import pack_outcomes, pack_seqs, read_outcomes, read_seqs
 from chappe.kv.commands.messages import (

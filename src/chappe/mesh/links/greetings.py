@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.data.binary import pack_varbyte, parse_varbyte
 from chappe.errors import ErrorCode, ProtocolError
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import ID_BYTES, pack_filter, parse_filter

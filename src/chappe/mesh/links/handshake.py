@@ -26,7 +26,7 @@ from enum import Enum
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from chappe.data.varbyte import pack_varbyte
+from chappe.data.binary import pack_varbyte
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_S
 from chappe.mesh.filters import Filter, announced
 from chappe.mesh.links.greetings import (

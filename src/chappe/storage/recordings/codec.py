@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, Literal, NamedTuple
 
+from chappe.data.binary import VARBYTE_BYTES_MAX, pack_varbyte, parse_varbyte
 from chappe.data.shapes import CutOff, add_shape, add_value, skip_shape
-from chappe.data.varbyte import VARBYTE_BYTES_MAX, pack_varbyte, parse_varbyte
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.errors import ErrorCode, InvalidData, ProtocolError
 from chappe.kv.shapes import add_command, add_command_shape, skip_command_shape
