@@ -2,7 +2,7 @@
 
 Orders come in this sequence: ``begin`` (answered by ``ready``), ``peer`` (``peered``), ``meet`` (``connected``),
 ``start`` (``progress``, again and again), ``stop`` (``result``, the last). What goes wrong is answered by ``failed``.
-When standard input ends, whoever started it is gone, and the process ends at once.
+When standard input ends, the parent is gone, and the process ends at once.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def run(orders: Orders) -> None:
 
 
 def await_links(endpoint: Endpoint, count: int, until: float) -> None:
-    """Wait until so many links are known here, with all that follows from them; raises ChappeError.
+    """Wait until ``count`` links are known here, with all that follows from them; raises ChappeError.
 
     Somebody can be reached before the last links are known, and then what is measured is how they become known.
     """

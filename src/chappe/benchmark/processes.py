@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from chappe.errors import ChappeError
 
 ERROR_BYTES_MAX: Final = 4096  # of standard error, the last
-FAREWELL_S: Final = 5.0  # they get so long to close their endpoints
+FAREWELL_S: Final = 5.0  # for them to close their endpoints
 
 
 class BenchmarkProcess:
@@ -96,7 +96,7 @@ class Processes:
         return child
 
     def listen(self, timeout_s: float) -> None:
-        """Take what was said, waiting for it at most so long."""
+        """Take answers; waits at most ``timeout_s`` for them."""
         for key, _ in self._selector.select(max(0.0, timeout_s)):
             child, take = key.data
             data = os.read(key.fd, 1 << 16)

@@ -15,7 +15,7 @@ from chappe.benchmark.processes import BenchmarkProcess, Processes
 from chappe.benchmark.report import BenchmarkReport, NodeOutcome
 
 QUIET_S: Final = 10.0  # a link that is cut is noticed after 6 s; when nothing moved for longer, nothing will
-RESULT_S: Final = 15.0  # nodes get so long to tell what they counted
+RESULT_S: Final = 15.0  # for nodes to report their counts
 
 Show = Callable[[str, int, int | None], None]  # what happens, how far it is, of how much
 

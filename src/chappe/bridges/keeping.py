@@ -58,7 +58,7 @@ class Sender:
         return sent - self._first, stored - self._first_stored, sent - stored
 
     def flush(self, timeout_s: float | None) -> None:
-        """Wait until everything is stored, or so long."""
+        """Wait until everything is stored, at most ``timeout_s`` seconds."""
         with suppress(TimedOut):  # the account says so
             self.producer.flush(timeout_s)
 
@@ -162,7 +162,7 @@ class StoreMirror(ABC):
             while not self._stopping and (left := end - time.monotonic()) > 0:
                 self._news.wait(min(left, LOOK_S))
 
-    # -- whoever waits ------------------------------------------------------------------------------------------
+    # -- waiters ------------------------------------------------------------------------------------------------
 
     def _flush(self, is_done: Callable[[], bool], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout

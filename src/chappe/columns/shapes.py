@@ -77,7 +77,7 @@ def shape_of(value: Value) -> Shape | None:
 
 
 def join(a: Shape | None, b: Shape | None) -> Shape | None:
-    """The shape of a column that both fit into; raises Apart if there is none."""
+    """The shape of a column that both fit into; raises Apart if they do not fit together."""
     if a is None or b is None or a == b:
         return b if a is None else a
     if a.tag == b.tag and len(a.inner) == len(b.inner) and a.inner:

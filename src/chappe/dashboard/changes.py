@@ -270,7 +270,7 @@ class DashboardChanges:
     # -- the mesh -------------------------------------------------------------------------------------
 
     def publish(self, topic: str, value: str) -> Planned:
-        """A message to whoever is subscribed now. Raises UsageError."""
+        """Publish a message to current subscribers. Raises UsageError."""
         endpoint = self._endpoint
         if endpoint is None:
             raise UsageError("This dashboard looks at no mesh: start it with --peer HOST:PORT.")

@@ -113,7 +113,7 @@ class OpenEntries(ABC):
 
     @abstractmethod
     def value_of(self, key: Any) -> str | None:
-        """The value of a key as the store has it, for people; None if there is none."""
+        """The value of a key as the store has it, for people; None without an entry."""
 
     def _change(self, change: Callable[[], None]) -> None:
         change()
@@ -247,7 +247,7 @@ class Entries:
         """Look inside, now and again: it stays open for some seconds after the last time.
 
         Raises:
-            UsageError: Too many are open, or this is none.
+            UsageError: Too many are open, or it does not exist.
             NoMaster, NotPermitted, MasterExists: As ``Endpoint.attach_clone``.
         """
         key = (kind, name)

@@ -16,7 +16,7 @@ from chappe.dashboard.watching import SourceRunner
 from chappe.errors import ChappeError
 from chappe.security import LogSecurity
 
-READS_AT_ONCE: Final = 4  # records are read for so many viewers at once; others wait
+READS_AT_ONCE: Final = 4  # concurrent reads of records; further viewers wait
 
 
 @dataclass

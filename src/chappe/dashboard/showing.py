@@ -1,6 +1,6 @@
 """Values for people: bytes as text, JSON, a typed value of the mesh, or hexadecimal digits. Pure, and bounded.
 
-What comes out is plain text, to be escaped by whoever shows it.
+The result is plain text; the caller escapes it.
 """
 
 from __future__ import annotations

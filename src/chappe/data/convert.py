@@ -25,7 +25,7 @@ Subclasses of these become what their base does (an ``IntEnum`` an integer). Any
 does an integer outside of 64 bits, a ``datetime`` without time zone, or an address with a zone.
 
 A set or table whose members would be equal in Python, such as ``Count(1)`` and ``1``, stays a ``Set`` or ``Table`` on
-the way back: nothing is lost. Whoever needs nanoseconds takes the values themselves.
+the way back: nothing is lost. Use the values themselves where nanoseconds matter.
 """
 
 from __future__ import annotations

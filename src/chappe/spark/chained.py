@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 16  # of this process; the least recently used one is closed
 UNDER_WAY_MAX: Final = 8  # pieces that are not answered, of 4 MiB each at most
-FORGET_S: Final = 1.0  # the chain is given so long to be told what it may forget; it forgets by itself later
+FORGET_S: Final = 1.0  # timeout for asking the chain to discard staged data; it expires later anyway
 SEED_BYTES: Final = 16
 T = TypeVar("T", bound=Answer)
 
@@ -169,7 +169,7 @@ class ChainStaging:
             self._settle_oldest()
 
     def give_up(self) -> None:
-        """Let the chain forget what was staged; if it cannot be told, it forgets by itself later."""
+        """Make the chain discard staged data; if it is unreachable, the data expires later."""
         self._under_way.clear()
         _forget(self._place, [DropRows(self._sink.name, self._sink.run, *self._at)])
 
@@ -202,7 +202,7 @@ def commit(place: ChainPlace, sink: Sink, batch: int, attempts: Sequence[tuple[i
 
 
 def abort(place: ChainPlace, sink: Sink, batch: int, attempts: Sequence[tuple[int, int]]) -> None:
-    """Let the chain forget what attempts have staged; if it cannot be told, it forgets by itself later."""
+    """Make the chain discard data that attempts staged; if it is unreachable, the data expires later."""
     _forget(place, [DropRows(sink.name, sink.run, batch, task, attempt) for task, attempt in attempts])
 
 

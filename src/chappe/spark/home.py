@@ -121,7 +121,7 @@ def settle(
 
     Args:
         stores: Among these.
-        sink: Whose home.
+        sink: The sink whose home is wanted.
         batch: About to be written. After the first one there is a home somewhere.
         on_first: Called with the stores as they are by now before a home is chosen for a sink that none of them knows.
         on_settled: Called with the stores once there is a home.

@@ -203,7 +203,7 @@ def write_store(
         store: A master or a clone that the driver holds, or a shared map.
         key: One or several columns.
         delete: A boolean column, which is not part of the value: rows where it is true erase their key.
-        expiry_s: Rows expire so long after they are written.
+        expiry_s: Seconds from the writing of a row to its expiry.
         checkpoint: Of a stream: where Spark keeps how far it is (``checkpointLocation``).
 
     Raises:

@@ -40,7 +40,7 @@ _NOISE: Final = (
     b"NOTE: Picked up JDK_JAVA_OPTIONS",
     b"Picked up _JAVA_OPTIONS",
 )
-_STACK: Final = re.compile(rb"\s+at |\s*\.\.\. \d+ more")  # of no use to whoever reads one sentence
+_STACK: Final = re.compile(rb"\s+at |\s*\.\.\. \d+ more")  # useless in a one-sentence message
 # A worker whose task Spark has ended early, because of a LIMIT, says so with the traceback of its last write.
 _STOPPED: Final = b"PySpark daemon failed to flush the output to the worker process:"  # before it, with a setting
 _TRACEBACK: Final = b"Traceback (most recent call last):"

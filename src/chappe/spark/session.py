@@ -1,4 +1,4 @@
-"""A Spark session that starts by itself, quickly and quietly: on this machine, on a cluster, or through Spark Connect.
+"""A Spark session that starts automatically, quickly and quietly: locally, on a cluster, or through Spark Connect.
 
 Every setting can be overridden with ``conf``. What they are for, and what they gain, was measured on two cores with
 PySpark 4.3.

@@ -234,7 +234,7 @@ class Staging:
             self._settle_oldest()
 
     def give_up(self) -> None:
-        """Let the home forget what was staged; if it cannot be told, it forgets by itself later."""
+        """Make the home discard staged data; if it is unreachable, the data expires later."""
         client = self._client
         client.forget([raw_id for raw_id, _, _ in self._unanswered])
         self._unanswered.clear()
@@ -308,7 +308,7 @@ def commit(stores: SinkStores, staged: Sequence[StagedOutput], min_acks: int) ->
 
 
 def abort(staged: Iterable[StagedOutput], security: LogSecurity = None) -> None:
-    """Let the home forget what was staged; if it cannot be told, it forgets by itself later."""
+    """Make the home discard staged data; if it is unreachable, the data expires later."""
     for each in staged:
         client = StoreClient(each.home.endpoint, FIND_S, security)
         try:
@@ -321,7 +321,7 @@ def abort(staged: Iterable[StagedOutput], security: LogSecurity = None) -> None:
 
 
 def _await_copies(stores: SinkStores, home: Home, sink: str, topics: Iterable[str], min_acks: int) -> None:
-    """Wait until so many stores, the home among them, have all of the sink's records."""
+    """Wait until ``min_acks`` stores, including the home, have all of the sink's records."""
     heads = _heads(home.endpoint, [(topic, sink_address(sink, topic)) for topic in topics], stores.security)
     deadline = time.monotonic() + stores.patience_s
     pause_s = POLL_S

@@ -65,7 +65,7 @@ class ChainFiles:
 
     Raises:
         IdentityInUse: Another process uses the directory.
-        Damaged: What was on disk there is not any more.
+        Damaged: Data that was on disk is missing.
         StorageFormat: The directory holds something else.
         StorageError: It cannot be read or written.
     """

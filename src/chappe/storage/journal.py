@@ -327,7 +327,7 @@ class Journals:
 
 
 def topic_in(directory: Path) -> str | None:
-    """The topic of the journal in ``directory``; None if there is none.
+    """The topic of the journal in ``directory``; None without a journal.
 
     Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
     """
@@ -336,7 +336,7 @@ def topic_in(directory: Path) -> str | None:
 
 
 def read_identity(directory: Path, ops: FileOps) -> _JournalIdentity | None:
-    """Return the identity of the journal in ``directory``; None if there is none.
+    """Return the identity of the journal in ``directory``; None without a journal.
 
     Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
     """

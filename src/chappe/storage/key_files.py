@@ -64,7 +64,7 @@ def check_private(path: Path) -> None:
     try:
         found = path.stat()
     except OSError:
-        return  # whoever reads it says so
+        return  # the reader reports it
     forbidden = 0o037 if found.st_uid == 0 and os.geteuid() != 0 else 0o077
     if stat.S_IMODE(found.st_mode) & forbidden:
         raise UsageError(f"{path} is a private key that others can read: chmod 600 {path}")
@@ -77,7 +77,7 @@ def read_private(path: Path) -> bytes:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return a value that changes with the file; None if there is none."""
+    """Return a value that changes with the file; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:

@@ -266,7 +266,7 @@ class StagedFiles:
         self._sinks.complete(intent)
 
     def _need(self, size: int) -> None:
-        """Raise StorageFull if so many bytes would leave less than the reserve."""
+        """Raise StorageFull if this many bytes would leave less than the reserve."""
         with trying(f"use {self.path}"):
             free = self._ops.free_bytes(os.path.dirname(self.path))
         if free < size + DISK_RESERVE_BYTES:

@@ -49,7 +49,7 @@ def main() -> int:
     except Exception as error:
         facts = facts_of(error)
     if hurried:
-        facts = {}  # it did not end by itself: whoever has not sent the signal replaces it
+        facts = {}  # killed by a signal: a parent that did not send it starts a replacement
     with suppress(BrokenPipeError):
         os.write(out, line_of(facts | asdict(counts)))
     return TERMINATED if hurried else 0

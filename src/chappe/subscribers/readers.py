@@ -37,7 +37,7 @@ logger = logging.getLogger("chappe.subscribers")
 
 TELL_S: Final = 0.25  # between two times that a reader tells how far it is
 PAUSE_S: Final = 0.1  # before a reader is replaced; twice as long each time that one got nowhere
-WELL_S: Final = 60.0  # one that lived so long may have had nothing to do
+WELL_S: Final = 60.0  # one that lived this long may have been idle
 LAST_S: Final = 30.0  # readers get so long to end: they wait for their workers
 HURRIED_S: Final = 5.0  # ... and so long to end these at once
 LINE_MAX: Final = 1 << 16
@@ -111,7 +111,7 @@ class _ReaderProcess:
         return bool(data)
 
     def stop(self) -> None:
-        """Let the reader end by itself."""
+        """Ask the reader to end."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
 

@@ -217,7 +217,7 @@ class Workers:
             self._selector.unregister(worker.into)
 
     def step(self, timeout_s: float, *, feeding: bool = True) -> None:
-        """Hear workers, and write to those that have room; waits at most so long.
+        """Hear workers, and write to those that have room; waits at most ``timeout_s``.
 
         Args:
             feeding: ``feed`` comes next, so it waits no longer than until a worker may be started.
@@ -324,7 +324,7 @@ class Workers:
 
 
 def pause_s(first_s: float, before: int) -> float:
-    """The time to wait after so many tries in vain."""
+    """Return the backoff after this many failed attempts."""
     return min(PAUSE_MAX_S, first_s * 2.0 ** min(before, 20))
 
 

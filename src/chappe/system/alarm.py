@@ -21,7 +21,7 @@ class _Timer(ctypes.Structure):
 
 
 class Alarm:
-    """Its descriptor is readable from when it is due to ``clear``. Raises OSError where there is none to be had."""
+    """A timer whose descriptor is readable from its due time to ``clear``. Raises OSError if the system has none."""
 
     def __init__(self) -> None:
         if sys.platform != "linux":
@@ -40,7 +40,7 @@ class Alarm:
         return self._descriptor
 
     def set(self, seconds: float) -> None:
-        """Let it be due so long from now, more than 0, whatever it was set to before. By one thread at a time."""
+        """Set the due time, more than 0 seconds from now; it replaces an earlier one. Not thread-safe."""
         self._timer.due_s, self._timer.due_ns = divmod(max(1, int(seconds * _NANOSECONDS)), _NANOSECONDS)
         self._settime(self._descriptor, 0, self._where, None)
 

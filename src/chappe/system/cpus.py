@@ -12,9 +12,9 @@ from chappe.errors import UsageError
 
 
 def give_way() -> None:
-    """Have no thread of this process, or one that these begin later, interrupt another program as it wakes up.
+    """Keep threads of this process, and those that they start later, from preempting other programs on wake-up.
 
-    That is for who works in the background, such as a store: a record is at its consumers sooner. It gets as much of
+    For background work, such as a store: records reach their consumers sooner. The process gets as much of
     the processors as before. On Linux; elsewhere, and for threads whose scheduler was chosen (``chrt``), nothing
     changes.
     """
@@ -43,7 +43,7 @@ def check(cpus: Iterable[int]) -> tuple[int, ...]:
 
 
 def bind(pid: int, cpu: int) -> None:
-    """Have a process, or the calling thread if ``pid`` is 0, run on one processor."""
+    """Bind a process, or the calling thread if ``pid`` is 0, to one processor."""
     if sys.platform == "linux":
         with suppress(ProcessLookupError):  # it has ended already
             os.sched_setaffinity(pid, {cpu})

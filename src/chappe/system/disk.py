@@ -91,14 +91,14 @@ def sync_directory(path: str | Path) -> None:
 
 
 class FileLock:
-    """A file that one at a time holds, of all processes and within one; the system lets go of it when the process ends.
+    """An exclusive lock among processes and within one; the system releases it when the process ends.
 
     Args:
         path: Made if it is not there, and never removed.
-        wait: Until whoever holds it lets go.
+        wait: Block until the holder releases it.
 
     Raises:
-        BlockingIOError: Somebody holds it.
+        BlockingIOError: It is held.
         OSError: It cannot be opened, or its file system knows no locks.
     """
 
@@ -115,12 +115,12 @@ class FileLock:
         own(self)
 
     def forked(self) -> None:
-        """We are the child's copy, which would hold the lock for longer than the parent lives."""
+        """Close the child's copy, which would hold the lock beyond the parent's life."""
         self.close()
 
     def close(self) -> None:
-        """Let go of it; safe to call twice."""
-        # Closing lets go when the last copy is closed. Unlocking would take it from a parent process, too.
+        """Release the lock; safe to call twice."""
+        # Closing the last copy releases it. Unlocking would release it for a parent process, too.
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

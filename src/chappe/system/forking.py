@@ -20,7 +20,7 @@ from typing import Any, Final
 from chappe.errors import Forked
 from chappe.system import machine
 
-_LEAVES: Final = frozenset({"close", "stop", "_abandon", "__exit__", "__aexit__", "__del__"})  # nothing is to be done
+_LEAVES: Final = frozenset({"close", "stop", "_abandon", "__exit__", "__aexit__", "__del__"})  # these do nothing
 _PLAIN: Final = frozenset(
     {
         *("__class__", "__dict__", "__weakref__", "__slots__", "__module__", "__doc__", "__qualname__", "__init__"),
@@ -47,7 +47,7 @@ def own(member: object, *, keep: tuple[str, ...] = ()) -> None:
 
 
 def left_behind(name: str) -> Forked:
-    """The error of whoever uses it in the child."""
+    """Return the error that every use in the child raises."""
     return Forked(
         f"this {name} was made before the process forked, and belongs to the parent: make another one in the child"
     )

@@ -28,7 +28,7 @@ class Latch(Protocol):
     """A wait of one thread, used once."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Wait for ``release``, at most so long."""
+        """Wait for ``release``, at most ``timeout`` seconds."""
 
     def release(self) -> None:
         """End the wait, now or when it comes."""
@@ -40,7 +40,7 @@ class Event(Protocol):
     def set(self) -> None: ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for ``set``, at most so long; whether it is set."""
+        """Wait for ``set``, at most ``timeout`` seconds; return False if the time is up."""
 
 
 @cache  # one for all members of the process
@@ -186,7 +186,7 @@ class Machine:
 
 SYSTEM: Final = Machine()
 _current: Machine = SYSTEM
-_outside: frozenset[int] = frozenset()  # threads to which another machine than the system is none of their business
+_outside: frozenset[int] = frozenset()  # threads that stay on the operating system
 _driving = threading.local()  # the machine of the member that a thread drives for others
 
 
@@ -199,7 +199,7 @@ def current() -> Machine:
 
 
 def use(machine: Machine, outside: frozenset[int] = frozenset()) -> Machine:
-    """Have what is made from now on run on another machine; returns the one before.
+    """Make new members run on another machine; returns the one before.
 
     Args:
         outside: Threads that stay on the operating system.

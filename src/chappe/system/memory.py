@@ -1,6 +1,6 @@
 """Makes malloc keep freed memory.
 
-What moves many buffers of a hundred KiB and more gives each of them back and asks anew: the kernel clears every page
+A process that moves many buffers of 100 KiB and more returns and requests each of them: the kernel clears every page
 again, which costs a store half of its processor time while it is read. Measured with glibc 2.36.
 """
 
@@ -21,7 +21,7 @@ _MMAP_BYTES: Final = 32 * MIB  # the most that glibc takes; larger buffers are m
 
 @cache
 def keep_freed() -> None:
-    """Have malloc keep some freed memory rather than return it at once; glibc only, elsewhere nothing happens."""
+    """Make glibc's malloc keep some freed memory rather than return it at once; does nothing elsewhere."""
     if sys.platform != "linux":
         return
     try:

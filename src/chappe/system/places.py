@@ -13,7 +13,7 @@ from chappe.errors import UsageError
 
 
 def users(kind: Literal["data", "state", "cache"]) -> Path:
-    """Return the user's directory of this kind. Raises UsageError if there is none."""
+    """Return the user's directory of this kind. Raises UsageError for a user without a home directory."""
     import platformdirs  # imported late: it costs milliseconds of every start
 
     find = {

@@ -14,6 +14,6 @@ sleep: Callable[[float], None] = _system.sleep
 
 
 def use(clock: tuple[Callable[[], float], Callable[[], int], Callable[[float], None]] | None) -> None:
-    """Have all members use other clocks (``monotonic``, ``time_ns``, ``sleep``); None: the system's again."""
+    """Make all members use other clocks (``monotonic``, ``time_ns``, ``sleep``); None: the system's again."""
     global monotonic, time_ns, sleep
     monotonic, time_ns, sleep = clock or (_system.monotonic, _system.time_ns, _system.sleep)

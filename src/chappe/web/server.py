@@ -116,12 +116,12 @@ class Room:
         return len(self._silent) + len(self._speaking)
 
     def look(self, now: float) -> None:
-        """Have all see whether they may still be here."""
+        """Make every client check whether it is still permitted."""
         for each in [*self._silent, *self._speaking]:
             each.look(now)
 
     def enter(self, guest: Guest, host: str) -> bool:
-        """A client comes; False if there is no room for it."""
+        """Add a client; returns False if there is no room for it."""
         if len(self) >= WEBSOCKET_CLIENTS_MAX:
             loser = self._loser(host)
             if loser is None:
@@ -158,10 +158,10 @@ class WebSocketServer:
     process and to the other clients. Close it before the endpoint, or use it in a ``with``.
 
     Args:
-        endpoint: Whose face this is. Its security is that of the server too: plain within this machine; certificates,
+        endpoint: The endpoint to serve. Its security is also the server's: plain within this machine; certificates,
             which clients need as well. With an identity (``Keys``) a client is one, too, by its certificate or by a
             token, and may do what the permissions let it.
-        host: Where to listen; ``*`` on all interfaces.
+        host: Listening address; ``*`` for all interfaces.
         port: 0 takes any that is free.
         origins: Of web pages that may connect besides those of this machine, such as ``https://example.org``.
         on_full: What happens to a client that takes less than it subscribed to: ``disconnect`` (close code 1013),
@@ -170,11 +170,11 @@ class WebSocketServer:
         bytes_max: How many bytes.
 
     Attributes:
-        port: Where it listens.
+        port: The port that it listens on.
 
     Raises:
         UsageError: The security does not allow that host, or an argument is wrong.
-        AddressInUse: Somebody listens there.
+        AddressInUse: The port is taken.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class WebSocketServer:
             self._async.leave()
 
     async def _look(self) -> None:
-        """Permissions and tokens end while clients are here."""
+        """Check permissions and tokens of connected clients periodically."""
         while True:
             await asyncio.sleep(RULES_LOOK_S)
             self._room.look(time.time_ns() / 1e9)

@@ -2,7 +2,7 @@
 
 The client's first frame is an array of topic prefixes, and the server's answer
 ``{"type":"ack","endpoint":ID,"version":V}``. Then both send data messages; ``chappe.data.json`` says how they look.
-What the server cannot use it answers with ``{"type":"error","code":CODE,"context":TEXT}``; the connection stays.
+The server answers unusable frames with ``{"type":"error","code":CODE,"context":TEXT}``; the connection stays.
 
 A client that sends faster than the peers of the endpoint take is slowed down: nothing more is read from it until there
 is room. One that takes less than it subscribed to has a queue of its own, whose policy applies; nobody else notices.

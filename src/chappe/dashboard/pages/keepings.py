@@ -1,4 +1,4 @@
-"""Data stores and maps: who has them; and, for whoever looks inside, entries and changes."""
+"""Data stores and maps: their masters and copies, and the entries and changes of a chosen one."""
 
 from __future__ import annotations
 

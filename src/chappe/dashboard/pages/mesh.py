@@ -1,7 +1,7 @@
 """Mesh: what is published just now under a prefix, for as long as somebody looks.
 
-Who looks is a subscriber like any other, who drops what he cannot take. Where more comes than a person could see,
-looking is paused by itself: a page must not make a mesh carry what nobody reads.
+A viewer is a subscriber like any other and drops messages it cannot take. Above a rate that a person could follow,
+viewing pauses automatically: a page must not make a mesh carry unread messages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Live:
         return self._subscriber is not None
 
     def start(self, prefix: str) -> str:
-        """Returns what is wrong; empty for nothing."""
+        """Subscribe; returns the problem, empty if there is none."""
         self.stop()
         if self._looks.endpoint is None:
             return "This dashboard looks at no mesh: start it with --peer HOST:PORT."

@@ -191,7 +191,7 @@ def _record(number: int, each: Record, form: Form) -> dict[str, Any]:
 
 
 def moment(text: str | None) -> int | None:
-    """Microseconds since 1970; None for nothing. Raises UsageError for a moment that is none."""
+    """Microseconds since 1970; None for nothing. Raises UsageError for an invalid moment."""
     if not text:
         return None
     try:

@@ -37,7 +37,7 @@ Stage: TypeAlias = Literal["starting", "running", "ending", "ended"]
 
 
 class PipelineFailed(ChappeError):
-    """A query of a pipeline ended by itself; the text has Spark's reason."""
+    """A query of a pipeline ended unexpectedly; the text has Spark's reason."""
 
 
 @dataclass(frozen=True, slots=True)

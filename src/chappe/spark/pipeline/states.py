@@ -1,7 +1,7 @@
 """States of this user's running pipelines: one small JSON file each in the user's state directory.
 
 A file counts only while its process lives: the process id is checked together with the time at which the process
-started, since ids are given out again. A file whose process is gone is removed by whoever finds it.
+started, since ids are given out again. The next reader removes the file of a process that is gone.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class States:
         """Ask a pipeline to end after the batch under way; whether it has ended in time.
 
         Raises:
-            PipelineNotRunning: There is none of this name.
+            PipelineNotRunning: No pipeline of this name runs.
         """
         state = self.find(name)
         os.kill(state.pid, signal.SIGTERM)

@@ -89,7 +89,7 @@ def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[R
 
     Args:
         raw: All of it.
-        torn: Called when the last entry is not whole, as whoever recorded was killed while it wrote; that is the end
+        torn: Called when the last entry is not whole, as the recorder was killed while it wrote; that is the end
             then. Without it that is an error, too.
 
     Raises:

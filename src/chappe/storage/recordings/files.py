@@ -41,7 +41,7 @@ class RecordingFiles:
         with trying(f"record into {directory}"):
             self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             try:
-                self._messages = FileLock(self.directory / MESSAGES_FILE)  # whoever records has it open
+                self._messages = FileLock(self.directory / MESSAGES_FILE)  # the recorder has it open
             except BlockingIOError:
                 raise StorageLocked(
                     f"another endpoint records into {directory}: give each a directory of its own"

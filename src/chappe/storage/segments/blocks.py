@@ -288,7 +288,7 @@ class _Sorting:
 
 
 def scan_segment(folder: TopicFolder, number: int, *, acknowledged: int | None) -> Scanned:
-    """Read a segment of which so many bytes are known to have been acknowledged; None if all of it was.
+    """Read a segment of which this many bytes are known to have been acknowledged; None if all of it was.
 
     Raises OSError: it cannot be opened.
     """

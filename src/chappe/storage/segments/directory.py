@@ -254,7 +254,7 @@ class StoreDirectory:
         return TopicFolder(self._ops, path or os.path.join(self.topics, folder_name(topic)), topic, self.store_id)
 
     def put_away(self, path: str) -> str:
-        """Move an entry that is named like a topic's folder, but is none, to ``left-alone``; return its new path.
+        """Move an entry that is named like a topic's folder, but is not one, to ``left-alone``; return its new path.
 
         After an OSError it may be in either place.
         """

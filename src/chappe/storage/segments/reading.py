@@ -88,7 +88,7 @@ class SegmentReader:
                         break
                 else:
                     return 0
-        except (OSError, Damaged):  # whoever reads it finds out
+        except (OSError, Damaged):  # the reader finds out
             return 0
         return offset if size else 0
 

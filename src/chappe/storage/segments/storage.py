@@ -53,7 +53,7 @@ class SegmentStorage:
     results of ``write`` and ``retain`` must be given to ``publish`` and ``forget`` in the order of the calls.
 
     Args:
-        create: Make the store if there is none.
+        create: Make the store if it does not exist.
         segment_bytes: A segment is sealed at this size ...
         segment_entries: ... or at this many blocks.
 

@@ -59,7 +59,7 @@ class BlockTable:
 
     @property
     def times(self) -> tuple[int, int]:
-        """The smallest and the largest timestamp; 0 and 0 if there is none."""
+        """The smallest and the largest timestamp; 0 and 0 without blocks."""
         return min(self.timestamp_min, default=0), max(self.timestamp_max, default=0)
 
     def __len__(self) -> int:
