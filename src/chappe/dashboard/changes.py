@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from chappe.dashboard.sources.log import LogSource
 from chappe.data.markup import many
 from chappe.data.topic import check_topic, encode_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
-from chappe.log.queries import SeekAnswer, SeekRequest, TrimAnswer, TrimRequest
+from chappe.log.queries import Answer, Request, SeekAnswer, SeekRequest, TrimAnswer, TrimRequest
 from chappe.reading.offsets import Key, KnownPartition
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
@@ -117,7 +117,7 @@ class DashboardChanges:
             what, verb, title = "The oldest", "Trim the topic", f"Trim {topic}"
         lost = sum(max(0, end[partition] - first[partition]) for partition in held)
         bytes_lost = sum(known.record_bytes * max(0, end[p] - first[p]) for p, known in held.items())
-        stores = self._log.stores() if self._log is not None else []
+        stores = self._log.stores if self._log is not None else []
         sentences = [
             f"{what} {many(lost, 'record')} of {topic}, about {size(bytes_lost)} in each copy, are lost for ever, "
             f"at {many(len(stores), 'store')}.",
@@ -145,7 +145,8 @@ class DashboardChanges:
         records, problems = [0], []
         for endpoint in stores:
             try:
-                records.append(self._asked(endpoint, TrimRequest(encode_topic(topic), before)))
+                answer = self._ask(endpoint, TrimRequest(encode_topic(topic), before))
+                records.append(answer.records if isinstance(answer, TrimAnswer) else 0)
             except ChappeError as error:
                 problems.append(str(error))
         text = f"{max(records):,} records are gone at {len(records) - 1} of {many(len(stores), 'store')}."
@@ -153,13 +154,9 @@ class DashboardChanges:
             raise ChappeError(f"{_done(text)} What is left there, readers still get: {'; '.join(problems)}.")
         return _done(text)
 
-    def _asked(self, endpoint: str, request: TrimRequest) -> int:
-        client = StoreClient(endpoint, ANSWER_S, self._security)
-        try:
-            answer, _ = client.ask(request)
-        finally:
-            client.close()
-        return answer.records if isinstance(answer, TrimAnswer) else 0
+    def _ask(self, endpoint: str, request: Request) -> Answer:
+        with closing(StoreClient(endpoint, ANSWER_S, self._security)) as client:
+            return client.ask(request)[0]
 
     def _at(self, topic: str, partition: str, known: KnownPartition, at_us: int) -> int:
         """The offset of a moment in a partition."""
@@ -169,15 +166,12 @@ class DashboardChanges:
             return known.next
         problem: ChappeError = TimedOut(f"No store that has partition {partition} answers.")
         for endpoint in known.holders:
-            client = StoreClient(endpoint, ANSWER_S, self._security)
             try:
-                answer, _ = client.ask(SeekRequest(encode_topic(topic), encode_topic(partition), at_us))
+                answer = self._ask(endpoint, SeekRequest(encode_topic(topic), encode_topic(partition), at_us))
             except ChappeError as error:
                 problem = error
             else:
                 return max(known.first, answer.offset) if isinstance(answer, SeekAnswer) else known.first
-            finally:
-                client.close()
         raise problem
 
     def _held(self, topic: str) -> tuple[str, dict[str, KnownPartition]]:

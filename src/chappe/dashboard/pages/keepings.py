@@ -171,9 +171,7 @@ class _Editing:
 
 def _inside(looks: Looks, kind: str, name: str, text: str) -> tuple[list[EntryRow], int, int, list[EntryChange], int]:
     opened = looks.entries.open(kind, name)
-    rows, fitting, total = opened.find(text)
-    news, dropped = opened.changes()
-    return rows, fitting, total, news, dropped
+    return (*opened.find(text), *opened.changes())
 
 
 def _row(each: ObservedStore, names: dict[str, str], chosen: tuple[str, str] | None) -> dict[str, Any]:

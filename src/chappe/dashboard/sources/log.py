@@ -118,7 +118,7 @@ class LogSource:
         self._guard = threading.Lock()  # of the partitions, at which viewers look too
         self._raw: dict[str, str] = {}  # names of topics by what people read, where that is not the same
         self._missed = Missed()
-        self._stores: list[str] = []  # where they are asked
+        self.stores: list[str] = []  # endpoints, also of those that do not answer; replaced, never changed: thread-safe
         self._shown: dict[str, tuple[ObservedReader, ...]] = {}  # readers of each topic, at the last look
         self._labels = Labels()
         self._since: dict[str, float] = {}  # when each node that is there was seen first
@@ -131,7 +131,7 @@ class LogSource:
         away = set(self._view.away)
         began = time.monotonic()
         changed = self._refresh()
-        self._stores = sorted(self._view.endpoints)
+        self.stores = sorted(self._view.endpoints)
         now = time.monotonic()
         waited = now - began if set(self._view.away) - away else 0.0
         there = {each.store.store_id: endpoint for endpoint, each in stores.items() if each.store}
@@ -178,10 +178,6 @@ class LogSource:
         """The partitions of a topic, by its own name. Thread-safe."""
         with self._guard:
             return dict(self._partitions.get(topic, ()))
-
-    def stores(self) -> list[str]:
-        """The endpoints of all stores, those that do not answer included. Thread-safe."""
-        return self._stores
 
     def close(self) -> None:
         self._view.close()

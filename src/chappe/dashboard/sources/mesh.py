@@ -295,11 +295,7 @@ def _member(each: NetworkEndpoint, roles: Sequence[tuple[str, str]]) -> Observed
     elif each.original:
         kind = "original"
     else:
-        kind = "gateway" if _any_begins(wants, GATEWAY) else "endpoint"
+        kind = "gateway" if any(topic.startswith(GATEWAY) for topic in wants) else "endpoint"
     name = "this dashboard" if each.distance == 0 else each.id[:8]
     level = "good" if each.distance is not None else "warning"
     return ObservedMember(each.id, kind, name, "", status, level, tuple(facts), named=each.distance == 0)  # type: ignore[arg-type]
-
-
-def _any_begins(texts: Iterable[str], beginning: str) -> bool:
-    return any(each.startswith(beginning) for each in texts)
