@@ -10,10 +10,9 @@ from chappe.kv.backend import PutRow
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.chained.fed import steps
 from chappe.kv.chained.machine import StoreMachine
-from chappe.kv.chained.messages import PART_BYTES, Lead, encode, parts_of
+from chappe.kv.chained.messages import PART_BYTES, Lead, encode, encode_operation, parts_of
 from chappe.kv.entity import chappe_entity
 from chappe.kv.role import CHAIN
-from chappe.kv.rows import encode_operation
 from chappe.runtime.driver import SYSTEM_CLOCK
 
 MIB = 1 << 20

@@ -20,9 +20,8 @@ from tests import sides
 
 from chappe.data import binary
 from chappe.kv.backend import ClearRows, PutRow
-from chappe.kv.chained.messages import parts_of
+from chappe.kv.chained.messages import encode_operation, parts_of
 from chappe.kv.entity import NOBODY
-from chappe.kv.rows import encode_operation
 from chappe.log.batch import encode_batch
 
 ROOT: Final = Path(__file__).parent.parent

@@ -21,7 +21,8 @@ from chappe.reading import offsets
 from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import compaction, messages
 from chappe.runtime import kv_chain
-from chappe.sealing import in_log, shelf
+from chappe.sealing import chain as shelf
+from chappe.sealing import in_log
 from chappe.subscribers import sharded, shares
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"

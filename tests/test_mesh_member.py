@@ -14,12 +14,11 @@ from chappe.errors import BufferFull, Closed
 from chappe.kv import events
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import Clear, encode_command, encode_message
-from chappe.kv.entity import chappe_entity
+from chappe.kv.entity import chappe_entity, master_topic
 from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost
 from chappe.kv.master import KvMaster
 from chappe.kv.role import KeyChange
 from chappe.kv.simulated_clock import SimulatedClock
-from chappe.kv.topics import master_topic
 from chappe.member import KvPart, MeshMember, StoreCommit
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost

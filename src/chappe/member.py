@@ -32,10 +32,10 @@ from chappe.errors import Address, BufferFull, Closed, StorageError
 from chappe.kv.backend import Commit
 from chappe.kv.commands import from_far, sender_endpoint, to_far
 from chappe.kv.engine import Entry, Index
+from chappe.kv.entity import check_name, master_topic
 from chappe.kv.events import CommandRefused
 from chappe.kv.role import CHAIN, KvRole
 from chappe.kv.simulated_clock import SimulatedClock
-from chappe.kv.topics import check_name, master_topic
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointUnreachable, PeerLost
 from chappe.mesh.filters import Filter, matches

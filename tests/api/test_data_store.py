@@ -38,7 +38,7 @@ from chappe.errors import (
 from chappe.kv import commands as cmd
 from chappe.kv import following
 from chappe.kv.clone import KvClone
-from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.entity import NOBODY, Entity, clone_topic, master_topic
 from chappe.kv.events import (
     CloneStale,
     CloneWritesRefused,
@@ -48,7 +48,6 @@ from chappe.kv.events import (
     TwoMasters,
     WriteFailed,
 )
-from chappe.kv.topics import clone_topic, master_topic
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.messages import COMMAND, Message
 

@@ -17,7 +17,7 @@ from chappe.api.kv import attaching
 from chappe.data.binary import encode as encode_value
 from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, TimedOut
 from chappe.kv.backend import Operation, PutRow
-from chappe.kv.chp.star_rows import row_of
+from chappe.kv.chp.pair import row_of
 from chappe.kv.events import CommitFailed, MasterLost, WriteFailed
 from chappe.replication.binary_star.decisions import PairMemory
 from chappe.replication.binary_star.messages import LEADER, Record

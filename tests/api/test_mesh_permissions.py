@@ -15,7 +15,7 @@ from chappe import Endpoint, Keys
 from chappe.api import permissions
 from chappe.errors import ConfigError, PeerUnavailable, UsageError
 from chappe.mesh.events import EndpointDiscovered, PeerAdded, PeerLost, PeerRefused, PeerRemoved, RefusedByPeer
-from chappe.mesh.refusals import Refusal
+from chappe.mesh.forwarding.judging import Refusal
 from chappe.mesh.rules import MeshRules
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.storage.key_files import WatchedPermissions, watched_permissions

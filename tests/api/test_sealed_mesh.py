@@ -19,7 +19,7 @@ from chappe.mesh.events import MessagesRefused
 from chappe.mesh.messages import NOBODY
 from chappe.permissions.rules import Group
 from chappe.sealing import in_mesh
-from chappe.sealing.held import HeldGroups
+from chappe.sealing.ring import HeldGroups
 from chappe.security import permissions_file, sealed_file
 from chappe.storage.sealed_files import WatchedGroups
 

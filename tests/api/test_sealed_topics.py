@@ -22,8 +22,8 @@ from chappe.errors import NotPermitted, Sealed
 from chappe.log.batch import Batch
 from chappe.log.events import RecordsRefused
 from chappe.permissions.rules import Group
-from chappe.sealing.frames import decode
-from chappe.sealing.held import HeldGroups
+from chappe.sealing.records import decode
+from chappe.sealing.ring import HeldGroups
 from chappe.security import permissions_file, sealed_file
 from chappe.storage.sealed_files import WatchedGroups
 from chappe.transports.gate import Gate
@@ -466,8 +466,8 @@ def test_a_producer_that_was_off_for_days_seals_nothing_before_it_has_asked_for_
     late = tmp_path / "late"
     shutil.copytree(home, late, ignore=shutil.ignore_patterns("authority.key"))
     permissions.rotate(home, "ward")
-    monkeypatch.setattr("chappe.sealing.shelf.CHANGE", timedelta(0))  # all keys are old
-    monkeypatch.setattr("chappe.sealing.shelf.ASKED_S", PATIENCE_S)
+    monkeypatch.setattr("chappe.sealing.chain.CHANGE", timedelta(0))  # all keys are old
+    monkeypatch.setattr("chappe.sealing.chain.ASKED_S", PATIENCE_S)
     sealed: list[bytes] = []
     with Producer(TOPIC, forwarders=network.address, security=Keys(late / "ann")) as producer:
         seal = producer._writers[TOPIC].core._seal
@@ -483,16 +483,16 @@ def test_a_producer_that_does_not_block_is_told_that_its_keys_may_be_old(
 ) -> None:
     late = tmp_path / "late"
     shutil.copytree(home, late, ignore=shutil.ignore_patterns("authority.key"))
-    monkeypatch.setattr("chappe.sealing.shelf.CHANGE", timedelta(0))
+    monkeypatch.setattr("chappe.sealing.chain.CHANGE", timedelta(0))
     with monkeypatch.context() as patch:
-        patch.setattr("chappe.sealing.shelf.ASKED_S", PATIENCE_S)
+        patch.setattr("chappe.sealing.chain.ASKED_S", PATIENCE_S)
         patch.setattr(WatchedGroups, "hear", lambda self, group, version, now: None)
         options: Any = {"forwarders": network.address, "security": Keys(late / "ann"), "on_full": "error"}
         with Producer(TOPIC, **options) as producer:
             with pytest.raises(Sealed, match="may be old, and nobody has said yet which one he has") as error:
                 producer.send(b"one")
             assert error.value.passing
-            patch.setattr("chappe.sealing.shelf.ASKED_S", 0.0)  # so long nobody has said anything
+            patch.setattr("chappe.sealing.chain.ASKED_S", 0.0)  # so long nobody has said anything
             wait_until(lambda: _sent(producer))
 
 

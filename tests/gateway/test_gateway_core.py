@@ -10,12 +10,10 @@ from tests.fixed_clock import FixedClock
 from chappe.core import Effect, Report, Send
 from chappe.errors import ProtocolError, UsageError
 from chappe.gateway import announcement, marks
-from chappe.gateway.announcement import MARKED, NAME_BYTES, PREFIX, Announcement
+from chappe.gateway.announcement import MARKED, NAME_BYTES, PREFIX, Announcement, as_chosen, elect, summary
 from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SubscribeAtSide
-from chappe.gateway.election import elect
 from chappe.gateway.events import GatewayPasses, GatewayWaits, NotPassed, OtherName, SameMesh
 from chappe.gateway.marks import WINDOW, Marked, SeenMarks
-from chappe.gateway.summary import as_chosen, summary
 from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import Message

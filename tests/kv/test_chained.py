@@ -15,11 +15,10 @@ from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, PutRow, WriterR
 from chappe.kv.chained.core import ChainedMaster, Place
 from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeRows, WholeState, steps
 from chappe.kv.chained.machine import StoreMachine
-from chappe.kv.chained.messages import Lead, Part, Still, decode, encode, parts_of
+from chappe.kv.chained.messages import Lead, Part, Still, decode, encode, encode_operation, parts_of
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.events import MasterFound, SnapshotGivenUp, TwoMasters
 from chappe.kv.role import CHAIN
-from chappe.kv.rows import encode_operation
 
 ANN, BOB = chappe_entity(b"a" * 16, 1), chappe_entity(b"b" * 16, 2)
 ROW_OF_A_STRING = PutRow(encode_value("k"), encode_value("v"), 77)

@@ -18,7 +18,7 @@ from chappe.kv.commands import encode_command, encode_message
 from chappe.kv.entity import NOBODY, chappe_entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.master import KvMaster
-from chappe.kv.numbers import AHEAD
+from chappe.kv.recent import AHEAD
 from chappe.storage.kv_backends import SqliteBackend
 
 NS = 1_000_000_000

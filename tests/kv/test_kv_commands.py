@@ -13,8 +13,7 @@ from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
 from chappe.kv.backend import HistoryRow
 from chappe.kv.commands import Message, decode_message, encode_command, encode_message, wire
-from chappe.kv.entity import NOBODY, Entity, chappe_entity
-from chappe.kv.topics import clone_topic, master_topic
+from chappe.kv.entity import NOBODY, Entity, chappe_entity, clone_topic, master_topic
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "broker"
 COMMANDS: list[dict[str, Any]] = json.loads((VECTORS / "commands.json").read_text())

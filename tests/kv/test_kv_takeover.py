@@ -16,11 +16,10 @@ from chappe.kv.backend import ClearRows, EraseRow, PutRow, WriterRow
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import Message, decode_message, encode_command, encode_message
 from chappe.kv.engine import Entry
-from chappe.kv.entity import NOBODY, Entity, chappe_entity
+from chappe.kv.entity import NOBODY, Entity, chappe_entity, clone_topic
 from chappe.kv.events import CommandRefused
 from chappe.kv.recent import Recent
 from chappe.kv.snapshots import SnapshotChanges, Snapshots, View
-from chappe.kv.topics import clone_topic
 from chappe.limits import KV_LIMITS, KvLimits
 
 CLONES = clone_topic(b"s")

@@ -14,7 +14,7 @@ from chappe.errors import InvalidOperation
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.client import PLAIN_WINDOW
 from chappe.kv.chp.events import MapActive
-from chappe.kv.chp.session_values import SESSION
+from chappe.kv.chp.sessions import SESSION
 from chappe.kv.chp.stream import Step
 from chappe.limits import MAP_LIMITS
 

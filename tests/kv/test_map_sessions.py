@@ -15,7 +15,7 @@ from chappe.kv.backend import Loaded
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import INVALID
-from chappe.kv.chp.session_values import SESSION, SessionValues
+from chappe.kv.chp.sessions import SESSION, SessionValues
 from chappe.kv.chp.source import ANSWER_S
 from chappe.limits import MAP_LIMITS
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from chappe.log.guard import Guard, LogRefusal
-from chappe.permissions.decisions import Decisions
-from chappe.permissions.rules import CONSUME, PRODUCE, PUBLISH, STORE, Identity, Permissions, Rule
+from chappe.permissions.rules import CONSUME, PRODUCE, PUBLISH, STORE, Decisions, Identity, Permissions, Rule
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MAY = {"hub": STORE, "sensor": PRODUCE, "reader": CONSUME, "idle": PUBLISH}

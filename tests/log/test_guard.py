@@ -40,7 +40,7 @@ from chappe.log.queries import (
     TrimAnswer,
     TrimRequest,
 )
-from chappe.permissions.decisions import Decisions, Verbs
+from chappe.permissions.rules import Decisions, Verbs
 
 BODY = encode_batch(0, [b"x"], 0)
 FILE = permissions(

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX
 from chappe.mesh.flows import pack_batch, pack_detour
-from chappe.mesh.forwarding.boxes import Outbox, SubscriberInbox
+from chappe.mesh.forwarding.boxes import Outbox, Policy, SubscriberInbox
 from chappe.mesh.messages import Message
-from chappe.mesh.policy import Policy
 
 EVERYTHING = 1 << 30
 

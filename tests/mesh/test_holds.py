@@ -10,9 +10,9 @@ from tests.mesh.rogue_rig import SUBSCRIBER
 
 from chappe.defaults import HOLD_S, LANES_MAX, LOST_AFTER
 from chappe.mesh.flows import pack_holds
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.holds import LET_GO
 from chappe.mesh.messages import HOLD, parse_message
-from chappe.mesh.policy import Policy
 
 OTHER = b"/other"
 QUICK = SUBSCRIBER + 1

@@ -9,8 +9,8 @@ from tests.mesh.rules_rig import NOW, go_by, identity, judged, rules
 
 from chappe.mesh.events import LostElsewhere, MessagesDropped, SubscriptionRefused
 from chappe.mesh.flows import pack_detour, pack_publication
+from chappe.mesh.forwarding.judging import Refusal
 from chappe.mesh.messages import COMMAND, DATA, LINK_STATE, LOSS, NOBODY
-from chappe.mesh.refusals import Refusal
 from chappe.mesh.rules import MeshRules
 
 HUBS = "allow forward hub *"

@@ -17,13 +17,14 @@ from chappe.mesh.events import MessagesDropped
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.group_keys import (
     OFFERS_MAX,
+    SAY_S,
+    SEND_S,
     SENT_BYTES_MAX,
     KeysHere,
     pack_lines,
     pack_versions,
     parse_keys,
 )
-from chappe.mesh.forwarding.handing_on import SAY_S, SEND_S
 from chappe.mesh.messages import ENVELOPE_BYTES, GROUP_KEYS, PERMISSIONS, RESERVED_TOPIC
 from chappe.permissions.text import FILE_BYTES_MAX, GROUPS_MAX
 

@@ -9,7 +9,7 @@ from tests.mesh.rules_rig import identity, rules
 
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.forwarding.boxes import Outbox
-from chappe.mesh.forwarding.handing_on import SAY_S, SEND_S
+from chappe.mesh.forwarding.group_keys import SAY_S, SEND_S
 from chappe.mesh.messages import PERMISSIONS
 from chappe.mesh.rules import MeshRules
 

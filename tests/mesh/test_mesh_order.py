@@ -12,10 +12,10 @@ from tests.mesh.rogue_rig import SUBSCRIBER
 from chappe.defaults import CONFIRM_S, ORDER_BYTES_MAX, ORDER_S, ROOM_LOOK_S, UNPEER_S
 from chappe.errors import UsageError
 from chappe.mesh.flows import DETOUR, KIND_AT, pack_hops, pack_publication
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.branches import Branch, Key
 from chappe.mesh.forwarding.order import Order
 from chappe.mesh.messages import DATA, NOBODY, PING, parse_message
-from chappe.mesh.policy import Policy
 
 ROUND = [(0, 1), (1, 3), (0, 2), (2, 3)]  # from 0 to 3 the way leads over 1
 

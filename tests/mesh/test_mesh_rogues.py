@@ -40,7 +40,8 @@ from chappe.mesh.flows import (
     parse_publication,
     parse_tree,
 )
-from chappe.mesh.forwarding import boxes, kept, told
+from chappe.mesh.forwarding import boxes, kept
+from chappe.mesh.forwarding import branches as told
 from chappe.mesh.forwarding.branches import CHILD_BYTES
 from chappe.mesh.forwarding.losses import Loss, LossReason
 from chappe.mesh.messages import (

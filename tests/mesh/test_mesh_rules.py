@@ -9,8 +9,8 @@ from tests.mesh.rogue_rig import Peer, Rig
 from tests.mesh.rules_rig import LATER, NOW, identity, permissions, rules
 
 from chappe.mesh.events import PeerAdded, PeerRefused, PeerRemoved, RefusedByPeer
+from chappe.mesh.forwarding.judging import Refusal, Refusals
 from chappe.mesh.links.greetings import Code, DropConn, Hello, pack_greeting, parse_greeting
-from chappe.mesh.refusals import Refusal, Refusals
 from chappe.mesh.rules import MeshRules
 
 SMALLER, GREATER = b"\x11" * 16, b"\xee" * 16  # ids that lead the handshake, or do not
@@ -151,7 +151,7 @@ def test_who_is_dialled_by_one_that_refuses_it_is_told_so_once() -> None:
 
 
 def test_counts_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.mesh.refusals.REFUSALS_MAX", 2)
+    monkeypatch.setattr("chappe.mesh.forwarding.judging.REFUSALS_MAX", 2)
     made = Refusals()
     for name in ("a", "b", "c", "d", "a"):
         made.add(name, "join")

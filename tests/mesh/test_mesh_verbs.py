@@ -8,8 +8,7 @@ import pytest
 from tests.mesh.rules_rig import identity, rules
 
 from chappe.kv import commands as cmd
-from chappe.kv.entity import NOBODY, Entity
-from chappe.kv.topics import clone_topic, master_topic
+from chappe.kv.entity import NOBODY, Entity, clone_topic, master_topic
 from chappe.mesh.messages import COMMAND, DATA
 from chappe.mesh.rules import COMMAND_HEAD
 

@@ -20,7 +20,7 @@ from chappe.mesh.flows import (
     KIND_AT,
     time_of,
 )
-from chappe.mesh.links.clock import NeighbourClock
+from chappe.mesh.links.link import NeighbourClock
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, PING, PONG
 
 CHAIN = [(0, 1), (1, 2), (2, 3)]

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from chappe.mesh.links.clock import DRIFT, NeighbourClock, micros
+from chappe.mesh.links.link import DRIFT, NeighbourClock, micros
 
 HOUR_S = 3_600.0
 

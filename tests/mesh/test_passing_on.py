@@ -11,7 +11,7 @@ from tests.mesh.rogue_rig import SUBSCRIBER, Peer, Rig
 
 from chappe.defaults import DROPS_REPORT_S, MESH_MESSAGE_BYTES_MAX
 from chappe.mesh.flows import FLOW_BATCH, FLOW_DATA
-from chappe.mesh.forwarding.passing import FAILED, Shows
+from chappe.mesh.forwarding.judging import FAILED, Shows
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
 
 CHAIN = [(0, 1), (1, 2), (2, 3)]

@@ -38,6 +38,7 @@ from chappe.mesh.flows import (
     pack_tree,
     with_time,
 )
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.losses import Loss, LossReason
 from chappe.mesh.links.dialling import ONCE, Retry
 from chappe.mesh.links.greetings import (
@@ -68,7 +69,6 @@ from chappe.mesh.messages import (
     pack_link_state,
     pack_message,
 )
-from chappe.mesh.policy import Policy
 
 KINDS: Final = (
     *(DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LOSS, TREE, CONFIRM, FORGET),

@@ -42,10 +42,10 @@ from chappe.mesh.flows import (
     parse_tree,
 )
 from chappe.mesh.forwarding import kept, published, version2
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.losses import Loss, LossReason
 from chappe.mesh.forwarding.routes import Route
 from chappe.mesh.messages import CONFIRM, DATA, FORGET, LOSS, NOBODY, TREE, parse_message
-from chappe.mesh.policy import Policy
 
 CHAIN = [(0, 1), (1, 2)]
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]  # from 0 to 3 the way leads over 1, and over 2 if that ends

@@ -11,9 +11,9 @@ from tests.mesh.rogue_rig import SUBSCRIBER
 from chappe.defaults import CONFIRM_S, DROPS_REPORT_S
 from chappe.mesh.flows import DETOUR, FLOW_DATA, pack_publication, parse_head, parse_publication
 from chappe.mesh.forwarding import published
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.messages import DATA, NOBODY, TREE
-from chappe.mesh.policy import Policy
 
 CHAIN = [(0, 1), (1, 2)]
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]

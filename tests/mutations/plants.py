@@ -870,7 +870,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "link-that-one-side-tells",
         "mesh",
-        "mesh/sides.py",
+        "mesh/ways.py",
         "                if beyond is None or at not in beyond.chappe:",
         "                if beyond is None:",
         "reachable is who has a path",
@@ -915,7 +915,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "earlier-life-not-outdone",
         "mesh",
-        "mesh/telling.py",
+        "mesh/link_states.py",
         "            self.version = self.version.merged(self._outdo)\n",
         "",
         "everybody knows who is there",
@@ -923,7 +923,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "numbers-of-an-earlier-life-used-again",
         "mesh",
-        "mesh/telling.py",
+        "mesh/link_states.py",
         "            self.numbers_from = self._outdo + LIFE_NUMBERS\n",
         "",
         "exactly once while a path stands",
@@ -1413,21 +1413,21 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "newer-permissions-not-asked-for",
         "mesh",
-        "mesh/forwarding/handing_on.py",
+        "mesh/forwarding/group_keys.py",
         "            self._asked_at = now\n            self._say(link, rules)\n",
         "            self._asked_at = now\n",
     ),
     Plant(
         "permissions-sent-to-all-who-ask-at-any-time",
         "mesh",
-        "mesh/forwarding/handing_on.py",
+        "mesh/forwarding/group_keys.py",
         "version < ours and now >= self._sent_at.get(conn, -inf) + SEND_S and",
         "version < ours and",
     ),
     Plant(
         "other-rules-not-said-at-once",
         "mesh",
-        "mesh/forwarding/handing_on.py",
+        "mesh/forwarding/group_keys.py",
         "        self.due = inf if self._rules is None else now\n",
         "        self.due = inf if self._rules is None else now + SAY_S\n",
     ),
@@ -1601,7 +1601,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "held-back-without-an-end",
         "mesh",
-        "mesh/forwarding/outboxes.py",
+        "mesh/forwarding/congestion.py",
         "            self._congestion.is_over(link.conn)\n",
         "",
     ),
@@ -1631,7 +1631,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "box-without-a-bound-in-bytes",
         "mesh",
-        "mesh/policy.py",
+        "mesh/forwarding/boxes.py",
         "len(self._waiting) >= 2 * self.messages_max or self.bytes >= 2 * self.bytes_max",
         "len(self._waiting) >= 2 * self.messages_max",
         "what waits for a peer has a bound",
@@ -1639,7 +1639,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "box-without-a-bound",
         "mesh",
-        "mesh/policy.py",
+        "mesh/forwarding/boxes.py",
         "        elif self.policy is not Policy.BLOCK or self._is_beyond_twice():\n",
         "        elif self.policy is not Policy.BLOCK:\n",
         "what waits for a peer has a bound",
@@ -1647,7 +1647,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "oldest-dropped-and-not-counted",
         "mesh",
-        "mesh/policy.py",
+        "mesh/forwarding/boxes.py",
         "                self._count_dropped(*self._remove_oldest())",
         "                self._remove_oldest()",
         "losses are told",
@@ -1710,14 +1710,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "clock-without-drift",
         "mesh",
-        "mesh/links/clock.py",
+        "mesh/links/link.py",
         "found = theirs_us - self._ahead_us + int(_DRIFT_US * (now - self._at))",
         "found = theirs_us - self._ahead_us",
     ),
     Plant(
         "clock-that-stood-still-not-noticed",
         "mesh",
-        "mesh/links/clock.py",
+        "mesh/links/link.py",
         "if known is None or ahead_us >= known or stood_still:",
         "if known is None or ahead_us >= known:",
         "messages seem as old as they are",
@@ -1725,7 +1725,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "slower-answer-believed",
         "mesh",
-        "mesh/links/clock.py",
+        "mesh/links/link.py",
         "if known is None or ahead_us >= known or stood_still:",
         "if True:",
         "messages seem as old as they are",
@@ -1826,7 +1826,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "commands-to-who-wants-data",
         "mesh",
-        "mesh/subscriptions.py",
+        "mesh/forwarding/routes.py",
         "                if wanted == kind\n                and topic",
         "                if topic",
         "who wants data gets data",
@@ -2226,7 +2226,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "outcome-told-before-it-holds",
         "kv",
-        "kv/writers.py",
+        "kv/followers.py",
         "[each for each in self.outcomes.items() if each[0] <= self.applied]",
         "[each for each in self.outcomes.items()]",
         "a write has the outcome that is told",
@@ -2242,7 +2242,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "attached-writer-forgotten",
         "kv",
-        "kv/writers.py",
+        "kv/followers.py",
         "if each.heard_ns < old and each.channel is None]",
         "if each.heard_ns < old]",
     ),
@@ -2273,7 +2273,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "numbers-of-events-from-the-clock-alone",
         "kv",
-        "kv/numbers.py",
+        "kv/recent.py",
         "max(FIRST, clock.wall_ns() // 1000, *kept)",
         "max(FIRST, clock.wall_ns() // 1000)",
         "no revision comes twice",
@@ -2321,7 +2321,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "map-server-that-stood-still-ends-all-sessions",
         "maps",
-        "kv/chp/session_values.py",
+        "kv/chp/sessions.py",
         "if now > self._looked_at + STALL_S:",
         "if now < self._looked_at:",
         "a client that was not heard because the server stood still keeps its values",
@@ -2391,7 +2391,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "map-term-is-not-kept",
         "maps",
-        "kv/chp/star_rows.py",
+        "kv/chp/pair.py",
         "            return PairMemory(row.applied, Record(*row.outcomes[0]))",
         "            return PairMemory()",
         "no two servers are active in one term",
@@ -2558,14 +2558,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "nobody-is-asked-for-newer-keys",
         "sealed",
-        "sealing/shelf.py",
+        "sealing/chain.py",
         "        if version < 0 and waited_s < ASKED_S and chain.keys.newest.made + CHANGE < today:",
         "        if False:",
     ),
     Plant(
         "what-others-have-that-is-newer-is-not-waited-for",
         "sealed",
-        "sealing/shelf.py",
+        "sealing/chain.py",
         "        if version > chain.version and now < at + BEHIND_S:",
         "        if False:",
     ),
@@ -2670,7 +2670,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "producers-seal-for-who-was-revoked",
         "sealed",
-        "sealing/held.py",
+        "sealing/ring.py",
         "        if gone:",
         "        if False:",
     ),
@@ -2694,7 +2694,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "who-has-left-is-of-the-group",
         "sealed",
-        "sealing/held.py",
+        "sealing/ring.py",
         "        return who is not None and group.has(who)\n\n    def refusal",
         "        return who is not None\n\n    def refusal",
         "nobody seals who is not of the group",
@@ -2723,7 +2723,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "keys-that-did-not-follow-once-never-do",
         "sealed",
-        "sealing/shelf.py",
+        "sealing/chain.py",
         "        self._useless.clear()  # what did not follow may follow now",
         "        self._useless.discard(known)",
         "members that were away get the keys that were made meanwhile",

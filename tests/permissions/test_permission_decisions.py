@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.permissions.test_permission_rules import NOW, identity, permissions, rule
 
-from chappe.permissions.decisions import Decisions
-from chappe.permissions.rules import Permissions
+from chappe.permissions.rules import Decisions, Permissions
 
 
 def decisions(made: Permissions) -> Decisions:

@@ -11,9 +11,8 @@ from chappe.data.binary import encode as encode_value
 from chappe.kv.backend import PutRow
 from chappe.kv.chained.fed import ROWS_MAX, Did, Led, WholeBegins, WholeEnds, WholeRows
 from chappe.kv.chained.machine import StoreMachine
-from chappe.kv.chained.messages import Lead, encode, parts_of
+from chappe.kv.chained.messages import Lead, encode, encode_operation, parts_of
 from chappe.kv.entity import chappe_entity
-from chappe.kv.rows import encode_operation
 from chappe.runtime import kv_chain
 from chappe.runtime.kv_chain import ChainLink
 

@@ -15,7 +15,7 @@ from chappe.core import Flush
 from chappe.errors import UsageError
 from chappe.kv import following
 from chappe.kv.events import CommandRefused, MasterLost
-from chappe.mesh import subscriptions
+from chappe.mesh.forwarding import routes as subscriptions
 from chappe.mesh.messages import COMMAND, Message
 from chappe.runtime.mesh_ports import MeshPorts
 from chappe.transports import gathering

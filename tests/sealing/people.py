@@ -12,9 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from chappe.permissions.rules import Identity
 from chappe.sealing.epochs import Change, GroupAuthority, GroupKeys
-from chappe.sealing.frames import RecordSpan
 from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer
-from chappe.sealing.records import OpenedRecords, Opener, Outcome, Sealer
+from chappe.sealing.records import OpenedRecords, Opener, Outcome, RecordSpan, Sealer
 from chappe.sealing.ring import Ring
 from chappe.sealing.senders import SALT_BYTES
 

@@ -11,9 +11,9 @@ from chappe.log.opened import OpenedRead, Unread, UnreadWhy
 from chappe.permissions import rules
 from chappe.permissions.rules import Permissions
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.frames import RecordSpan
-from chappe.sealing.held import HeldGroups
 from chappe.sealing.in_log import PASSED_EPOCHS_MAX, RecordOpening
+from chappe.sealing.records import RecordSpan
+from chappe.sealing.ring import HeldGroups
 
 TOPIC, PARTITION = "patients/1", "P"
 ISSUED = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 from tests.sealing.test_sealed_chain import Written, check, copied, eventful
 
 from chappe.errors import ConfigError
+from chappe.sealing.chain import ASKED_S, BEHIND_S, KeyShelf
 from chappe.sealing.ring import CHANGE
-from chappe.sealing.shelf import ASKED_S, BEHIND_S, KeyShelf
 
 
 def shelf_at(group: Written, version: int) -> KeyShelf:

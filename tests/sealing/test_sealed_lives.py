@@ -13,9 +13,8 @@ import pytest
 from tests.sealing.people import Group
 
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.frames import RecordSpan
 from chappe.sealing.primitives import Cipher
-from chappe.sealing.records import OpenedRecords, Opener, Sealer
+from chappe.sealing.records import OpenedRecords, Opener, RecordSpan, Sealer
 from chappe.sealing.senders import KeysLacking, SealRefused
 
 NAMES = ("ann", "bob", "cat", "dan")

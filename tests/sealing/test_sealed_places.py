@@ -9,8 +9,7 @@ from tests.sealing.people import SPAN, Group, text_of
 
 from chappe.errors import ProtocolError
 from chappe.log.batch import PLACE_AT, Batch, encode_sealed, rebase
-from chappe.sealing.frames import HEAD, PLACED_LATER, RecordSpan
-from chappe.sealing.records import OpenedRecords, Opener, Outcome
+from chappe.sealing.records import HEAD, PLACED_LATER, OpenedRecords, Opener, Outcome, RecordSpan
 from chappe.sealing.senders import SealRefused
 
 

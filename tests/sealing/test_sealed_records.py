@@ -10,9 +10,8 @@ from tests.sealing.people import SPAN, TEXT, Group, text_of
 
 from chappe.errors import ProtocolError
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.frames import HEAD, RecordSpan, decode, encode, encode_head
 from chappe.sealing.primitives import TAG_BYTES, Cipher
-from chappe.sealing.records import RECORDS, OpenedRecords, Opener
+from chappe.sealing.records import HEAD, RECORDS, OpenedRecords, Opener, RecordSpan, decode, encode, encode_head
 from chappe.sealing.ring import CHANGE
 from chappe.sealing.senders import KeysLacking, SealRefused, bound_to
 

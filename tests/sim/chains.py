@@ -11,7 +11,7 @@ from tests.worlds.mesh.record import Spans
 from tests.worlds.mesh.scenario import Mesh
 
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.mesh.policy import Policy
+from chappe.mesh.forwarding.boxes import Policy
 
 SIZE: Final = 400
 BURST: Final = 100  # published at once, if there is room; much more than any slow reader takes

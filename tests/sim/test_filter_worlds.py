@@ -6,7 +6,7 @@ import pytest
 from tests.sources import needs_sources
 from tests.worlds.mesh.scenario import Mesh
 
-from chappe.mesh.forwarding.passing import ForwardFilter
+from chappe.mesh.forwarding.judging import ForwardFilter
 
 SEEDS = (3, 14, 30, 41, 49, 75)  # the command plays more of them
 FEW = (3, 14, 49)

@@ -10,8 +10,8 @@ from tests.worlds.gateways import Gateways
 
 from chappe.core import Effect, Send
 from chappe.gateway import core as gateways
+from chappe.gateway.announcement import TreePlace
 from chappe.gateway.core import GatewayCore, PublishToSide
-from chappe.gateway.election import TreePlace
 from chappe.gateway.marks import Marked, parse
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import Message

@@ -13,10 +13,10 @@ from chappe.kv.backend import Commit, WriterRow
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.chained.fed import Did, Led
 from chappe.kv.chained.machine import StoreMachine
+from chappe.kv.chained.messages import Row
 from chappe.kv.entity import Entity
 from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
-from chappe.kv.rows import Row
 from chappe.sim.world import Settings
 
 CHUNK = 5

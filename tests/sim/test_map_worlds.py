@@ -11,7 +11,7 @@ from chappe.kv.chp import pair
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.server import MapServerCore
-from chappe.kv.chp.session_values import SessionValues
+from chappe.kv.chp.sessions import SessionValues
 from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.decisions import PairMemory
 from chappe.replication.binary_star.witness import WitnessCore

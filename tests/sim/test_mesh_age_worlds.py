@@ -9,7 +9,7 @@ from tests.worlds.mesh import world
 from tests.worlds.mesh.aging import Ages
 from tests.worlds.mesh.scenario import Mesh
 
-from chappe.mesh.links.clock import NeighbourClock, micros
+from chappe.mesh.links.link import NeighbourClock, micros
 
 SEEDS = range(16)
 

@@ -26,6 +26,7 @@ from chappe.errors import ChappeError
 from chappe.kv import commands as cmd
 from chappe.kv.clone import KvClone
 from chappe.kv.engine import Change, Entry
+from chappe.kv.followers import CloneWriter
 from chappe.kv.following import Following
 from chappe.kv.group_commit import DoneOperation
 from chappe.kv.master import KvMaster
@@ -33,7 +34,6 @@ from chappe.kv.ordering import Executed, Ordering
 from chappe.kv.receiving import Receiving
 from chappe.kv.role import KvRole
 from chappe.kv.taking import Taking
-from chappe.kv.writers import CloneWriter
 from chappe.sim.world import Settings
 
 CHUNK = 4

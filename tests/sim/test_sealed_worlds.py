@@ -12,14 +12,13 @@ from tests.worlds.sealed.scenario import Sealed
 from tests.worlds.sealing import private_of
 
 from chappe.permissions.rules import Group
+from chappe.sealing.chain import KeyShelf
 from chappe.sealing.epochs import GroupAuthority, GroupKeys
-from chappe.sealing.held import HeldGroups
 from chappe.sealing.in_log import RecordOpening, RecordSealing
 from chappe.sealing.messages import Lives
 from chappe.sealing.primitives import public_of
 from chappe.sealing.records import Opener, Sealer
-from chappe.sealing.ring import Ring
-from chappe.sealing.shelf import KeyShelf
+from chappe.sealing.ring import HeldGroups, Ring
 from chappe.sim.world import Settings
 
 CHUNK = 5

@@ -11,10 +11,10 @@ from tests.worlds.mesh.hosts import EndpointHost
 
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import LostElsewhere, MessagesDropped, PeerLost, PeerRemoved
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.heartbeats import Heartbeats
 from chappe.mesh.links.link import Link
-from chappe.mesh.policy import Policy
 from chappe.sim import streams
 
 SECONDS = 40.0

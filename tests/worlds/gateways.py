@@ -19,11 +19,10 @@ from tests.worlds.faults import Schedule
 from tests.worlds.gateway_domains import Domain, Port
 
 from chappe.core import Report, Send
-from chappe.gateway.announcement import MARKED
+from chappe.gateway.announcement import MARKED, as_chosen
 from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SubscribeAtSide
 from chappe.gateway.events import GatewayPasses, OtherName, SameMesh
 from chappe.gateway.marks import Marked
-from chappe.gateway.summary import as_chosen
 from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import Filter, matches
 from chappe.mesh.messages import Message

@@ -21,12 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from chappe.errors import ConfigError
 from chappe.permissions.rules import Group, Identity, Permissions, Rule
 from chappe.permissions.text import Check
-from chappe.sealing.chain import KeyChain, read_chain
+from chappe.sealing.chain import KeyChain, KeyShelf, read_chain
 from chappe.sealing.epochs import Change, GroupAuthority, GroupKeys
-from chappe.sealing.held import HeldGroups
 from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer, verifier
-from chappe.sealing.ring import Ring
-from chappe.sealing.shelf import KeyShelf
+from chappe.sealing.ring import HeldGroups, Ring
 from chappe.sim.world import Violation
 
 BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)

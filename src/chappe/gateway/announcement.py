@@ -12,17 +12,72 @@ dots between them; it is empty for a gateway that takes no part yet.
 
 A shorter prefix in the same filter would cover it: so gateways want neither everything nor anything that begins with
 ``<`` (``summary``).
+
+Which gateways pass, so that domains and gateways make a tree: no message goes in a circle, and none comes twice.
+
+It is the spanning tree of bridges between networks (IEEE 802.1D), found from what gateways announce. The oldest
+gateway is the root. Each of the others has its way to the root on one side, *up*, and offers the domain on its other
+side a way. Of those that offer a domain a way only the best *feeds* it, all others wait. So of several gateways between
+the same two domains one passes, and in a circle of domains one gateway waits, wherever that is.
+
+A name begins with the moment since when a gateway takes part. So one that comes back takes nothing from one that passes
+already, as long as its way is no shorter.
+
+Departures: what is announced stands in link states and needs no timers; an announcement has the whole path, as in BGP,
+so that nobody believes what he said himself, and no distance is counted to infinity.
+
+What a gateway asks of one domain for the other: prefixes, as few as say it.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chappe.defaults import GATEWAY_CHOSEN_BYTES_MAX, GATEWAY_CHOSEN_MAX
 from chappe.errors import UsageError
-from chappe.mesh.filters import Filter
+from chappe.mesh.filters import NOTHING, Filter, matches, minimal
+
+RESERVED: Final = b"<"  # topics of the mesh itself begin with it, those of data stores too: they never pass
+# All topics but these. The empty prefix itself would cover what gateways announce: see ``announcement``.
+_ALL: Final[Filter] = tuple([bytes((first,)) for first in range(256) if first != RESERVED[0]])
+
+
+def as_chosen(prefixes: Iterable[bytes], domain: str) -> Filter:
+    """The prefixes that a user chose to pass from a domain, as a filter; the empty one is all but reserved topics.
+
+    Raises:
+        UsageError: One is reserved, or there are too many.
+    """
+    found: set[bytes] = set()
+    for each in prefixes:
+        if each.startswith(RESERVED):
+            raise UsageError(f"topics that begin with '<' are the mesh's own: {each.decode(errors='replace')!r} from"
+                             f" domain {domain} cannot pass a gateway")  # fmt: skip
+        found.update(_ALL if not each else (each,))
+    chosen = minimal(found)
+    if len(chosen) > GATEWAY_CHOSEN_MAX or sum(map(len, chosen)) > GATEWAY_CHOSEN_BYTES_MAX:
+        raise UsageError(
+            f"{len(chosen)} prefixes of domain {domain} are too many for a gateway: at most {GATEWAY_CHOSEN_MAX} of"
+            f" {GATEWAY_CHOSEN_BYTES_MAX} bytes together; choose common prefixes instead"
+        )
+    return chosen
+
+
+def summary(wanted: Filter, chosen: Filter, topics_max: int, bytes_max: int) -> Filter:
+    """What of ``wanted`` may pass. Beyond the bounds those of ``chosen`` that anything of it is wanted under."""
+    if not wanted or not chosen:
+        return NOTHING
+    inside = [each for each in wanted if matches(chosen, each)]
+    covered = [each for each in chosen if matches(wanted, each)]
+    found = minimal([*inside, *covered])
+    if len(found) <= topics_max and sum(map(len, found)) <= bytes_max:
+        return found
+    return tuple([each for each in chosen if each in covered or any(topic.startswith(each) for topic in inside)])
+
 
 NAME_BYTES: Final = 16  # of a gateway's name
 PREFIX: Final = b"<$>/gateway/1/"
@@ -83,3 +138,43 @@ def check_domain(name: str) -> str:
             " letter or digit"
         )
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlace:
+    """The place of a gateway in the tree. ``up`` is the side of its way to the root; None if it is the root."""
+
+    up: int | None
+    path: tuple[bytes, ...]
+    rival: bytes | None  # the endpoint that feeds a domain rather than this gateway: then this one waits
+
+    @property
+    def feeds(self) -> frozenset[int]:
+        """The sides that it feeds if it passes."""
+        return frozenset({0, 1} - {self.up})
+
+
+def elect(name: bytes, others: Sequence[Mapping[bytes, Announcement]], first: int, depth_max: int) -> TreePlace:
+    """The place of the gateway ``name``.
+
+    Args:
+        first: The side to prefer where both offer as good a way: the same domain for all who join the same two.
+        others: By side, what others announce, by endpoint; all have a path. Only those who are settled offer a way.
+        depth_max: Gateways on a way; nobody takes a place further down.
+    """
+    up: int | None = None
+    best: Announcement | None = None
+    for side, announced in enumerate(others):
+        for each in announced.values():
+            if each.up or not each.settled or name in each.path or len(each.path) >= depth_max or each.path[0] >= name:
+                continue
+            if best is None or each.rank < best.rank or (each.rank == best.rank and side == first):
+                up, best = side, each
+    path = (name,) if best is None else (*best.path, name)
+    rank = (path[0], len(path), name)
+    rival = None
+    for side, announced in enumerate(others):
+        if side != up:
+            better = [(each.rank, endpoint) for endpoint, each in announced.items() if not each.up and each.rank < rank]
+            rival = min(better)[1] if better else rival
+    return TreePlace(up, path, rival)

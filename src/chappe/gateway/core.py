@@ -27,11 +27,19 @@ from typing import Final
 from chappe.core import Clock, Effect, Report, Send
 from chappe.defaults import DROPS_REPORT_S
 from chappe.errors import ProtocolError, UsageError
-from chappe.gateway.announcement import MARKED, NAME_BYTES, Announcement, check_domain, find
-from chappe.gateway.election import TreePlace, elect
+from chappe.gateway.announcement import (
+    MARKED,
+    NAME_BYTES,
+    RESERVED,
+    Announcement,
+    TreePlace,
+    check_domain,
+    elect,
+    find,
+    summary,
+)
 from chappe.gateway.events import GatewayPasses, GatewayWaits, NotPassed, OtherName, SameMesh
 from chappe.gateway.marks import Marked, SeenMarks, parse
-from chappe.gateway.summary import RESERVED, summary
 from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import NOTHING, Filter, matches, minimal
 from chappe.mesh.messages import NOBODY, Message

@@ -31,12 +31,11 @@ from chappe.errors import InvalidOperation, ProtocolError, StaleData, UsageError
 from chappe.kv import commands as cmd
 from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.engine import Entry
-from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.entity import NOBODY, Entity, check_name, clone_topic
 from chappe.kv.events import CommandRefused
 from chappe.kv.following import Following
 from chappe.kv.history import of_an_original
 from chappe.kv.role import KvRole, Notices, Reaches
-from chappe.kv.topics import check_name, clone_topic
 from chappe.limits import KV_LIMITS, KvLimits
 
 

@@ -33,10 +33,9 @@ from chappe.errors import (
     WrongRevision,
 )
 from chappe.kv import commands as cmd
-from chappe.kv.entity import Entity
+from chappe.kv.entity import Entity, check_name, master_topic
 from chappe.kv.events import CloneWritesRefused, WriteFailed
-from chappe.kv.sizes import entry_fits
-from chappe.kv.topics import check_name, master_topic
+from chappe.kv.operations import entry_fits
 from chappe.limits import KvLimits
 
 NO_CONDITIONS: Final = "its master is not one of chappe, and knows no revisions; nothing was sent"

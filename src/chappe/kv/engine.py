@@ -7,6 +7,8 @@ Keys are told apart by type, as in sets and tables: ``1``, ``Count(1)``, ``1.0``
 nanoseconds since 1970. An entry may be read until somebody calls ``expire``: the owner keeps the clock.
 
 A change can be undone (``revert``), the latest first, for owners whose disk may refuse what was done.
+
+A view of a store without its latest changes, which the disk may still refuse.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from chappe.data.values import Value
 from chappe.defaults import STORE_CHANGES_BYTES_MAX, STORE_CHANGES_MAX
 from chappe.errors import NoSuchKey
 from chappe.kv import operations
-from chappe.kv.sizes import CONTAINERS, Weight, grown, weigh
+from chappe.kv.operations import CONTAINERS, Weight, grown, weigh
 
 Index = object  # what a key is found by: a plain string itself, anything else its sort key
 Kind = Literal["insert", "update", "erase", "expire"]
@@ -373,3 +375,37 @@ class StagedEntries:
         self.entries[index] = entry
         if entry.expires_ns is not None:
             self.deadlines.append((entry.expires_ns, entry.version, index))
+
+
+class DurableContents:
+    """A read-only view with the reading methods of ``Engine``.
+
+    Args:
+        without: The engine's latest changes, in order, that the view leaves out.
+    """
+
+    def __init__(self, engine: Engine, without: Sequence[Change]) -> None:
+        self._engine = engine
+        self._without = without
+        self._before: dict[Index, Entry | None] = {index_of(each.key): each.before for each in reversed(without)}
+
+    def get(self, key: Value) -> Value:
+        """Return the value under a key; raises NoSuchKey."""
+        index = index_of(key)
+        entry = self._before[index] if index in self._before else self._engine.find(key)
+        if entry is None:
+            raise NoSuchKey(f"nothing is stored under {key!r}")
+        return entry.value
+
+    def get_index(self, key: Value, index: Value) -> Value:
+        """Return the item at an index of the value under a key; raises NoSuchKey or TypeClash."""
+        return operations.retrieve(self.get(key), index)
+
+    def exists(self, key: Value) -> bool:
+        """True if there is a value under the key."""
+        index = index_of(key)
+        return self._before[index] is not None if index in self._before else self._engine.exists(key)
+
+    def keys(self) -> list[Value]:
+        """Return all keys."""
+        return [entry.key for entry in self._engine.frozen(self._without)]

@@ -23,8 +23,7 @@ from chappe.kv.events import (
     SnapshotGivenUp,
     TwoMasters,
 )
-from chappe.kv.past_questions import PastQuestions
-from chappe.kv.questions import Questions
+from chappe.kv.questions import PastQuestions, Questions
 from chappe.kv.receiving import GivenUp, Receiving
 from chappe.kv.role import Conflicts, Notices, new_input
 from chappe.limits import KvLimits

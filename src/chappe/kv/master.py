@@ -21,19 +21,15 @@ from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
 from chappe.errors import ProtocolError, StorageError, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.backend import Commit, HistoryRow, Loaded, Operation, WriterRow
-from chappe.kv.engine import Engine, Entry, index_of
-from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.engine import DurableContents, Engine, Entry, index_of
+from chappe.kv.entity import NOBODY, Entity, check_name, clone_topic, master_topic
 from chappe.kv.events import CommandRefused, TwoMasters
-from chappe.kv.followers import Followers
+from chappe.kv.followers import Followers, Writers
 from chappe.kv.history import KeyHistory, past_change
-from chappe.kv.kept import DurableContents
-from chappe.kv.numbers import EventNumbers
 from chappe.kv.ordering import Ordering
-from chappe.kv.recent import Recent
+from chappe.kv.recent import EventNumbers, Recent
 from chappe.kv.role import Conflicts, KvRole, Notices, past_rows
 from chappe.kv.taking import OF_WRITERS, Taking
-from chappe.kv.topics import check_name, clone_topic, master_topic
-from chappe.kv.writers import Writers
 from chappe.limits import KV_LIMITS, KvLimits
 
 

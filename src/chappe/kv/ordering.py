@@ -36,15 +36,13 @@ from chappe.kv.clone_writes import wrong_revision
 from chappe.kv.engine import Change, Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
-from chappe.kv.followers import Followers
+from chappe.kv.followers import NS, CloneWriter, Followers, Writers
 from chappe.kv.group_commit import Committing, DoneOperation
 from chappe.kv.history import KeyHistory
-from chappe.kv.numbers import EventNumbers
-from chappe.kv.recent import Recent
+from chappe.kv.operations import CONTAINERS, entry_fits
+from chappe.kv.recent import EventNumbers, Recent
 from chappe.kv.role import Notices
-from chappe.kv.sizes import CONTAINERS, entry_fits
 from chappe.kv.snapshots import SnapshotChanges
-from chappe.kv.writers import NS, CloneWriter, Writers
 from chappe.limits import KvLimits
 
 # Changes, what is told to the clones, and the result: None, or whether a put_unique inserted.

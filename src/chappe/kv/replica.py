@@ -4,31 +4,149 @@ The one that is master has a ``KvMaster``, with a name of its own in each term; 
 written at one of them goes to the master by a channel, as a clone's writes do, and by the same channel to the own
 master if this one is it by then: so it is done once. Clones that ask aloud while there is no master are answered by
 the next one.
+
+Clones that ask all endpoints for a master while none serves: the next one answers them first.
+
+What is written at one of several masters that is not the one now: a clone's channel of writes, to whoever is.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from chappe.channel import ASK_HANDSHAKE
 from chappe.core import Clock, Effect, Report, Resolve, Send
 from chappe.data.convert import to_value
 from chappe.data.values import Value
+from chappe.defaults import (
+    CHANNEL_HEARTBEAT_S,
+    CLONE_BUFFER_S,
+    CLONE_STALE_S,
+    MASTER_SILENT_S,
+    STAR_ORIGINAL_SILENT_S,
+    STORE_ASKS_MAX,
+)
 from chappe.errors import ProtocolError, StaleData
 from chappe.kv import commands as cmd
-from chappe.kv.author import Author
 from chappe.kv.backend import HistoryRow
+from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.engine import Entry
-from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.entity import NOBODY, Entity, check_name, clone_topic, master_topic
 from chappe.kv.events import CommandRefused
 from chappe.kv.history import KeyHistory, past_change
 from chappe.kv.master import KvMaster
 from chappe.kv.role import KvRole, Notices, Reaches, past_rows
-from chappe.kv.topics import check_name, clone_topic, master_topic
-from chappe.kv.voters import Voters, asks_aloud
 from chappe.limits import KvLimits
+
+_SHOWN: Final = 1 << 62  # what the active one has confirmed is shown here
+
+
+class Author:
+    """The channel, the master that it leads to, and since when there is none."""
+
+    def __init__(self, name: str, entity: Entity, limits: KvLimits, now: float) -> None:
+        self.writes = CloneWrites(
+            name, Uplink(name, entity), limits, now=now, buffer_s=CLONE_BUFFER_S, heartbeat_s=CHANNEL_HEARTBEAT_S
+        )
+        self.master: Entity | None = None
+        self.stale = False  # there was no master for too long
+        self._entity = entity
+        self._lost_at = now  # infinity while there is one
+        self._heard_at = now
+
+    @property
+    def waits(self) -> bool:
+        """Whether something written here is not confirmed."""
+        return len(self.writes.pending) > 0
+
+    def write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
+        """One more. Raises RecordTooLarge, NoMaster or BufferFull."""
+        return self.writes.write(command, ticket, now)
+
+    def look(self, master: Entity | None, found: bool, now: float) -> list[Effect]:
+        """Writes go to this ``master`` from now on; ``found``: there is one, here or elsewhere."""
+        actions: list[Effect] = []
+        if found:
+            self._lost_at = math.inf
+            self.writes.refusing = False
+        elif self._lost_at == math.inf:
+            self._lost_at = now
+        self.stale = now >= self._lost_at + CLONE_STALE_S
+        if master != self.master:
+            if self.master is not None:
+                self.writes.channel.drop(self.master, "")
+            self.master = master
+            if master is not None:
+                self._heard_at = now
+                self.writes.begin(master, now, actions)
+        return actions
+
+    def hear(self, message: cmd.Message, now: float) -> list[Effect]:
+        """Somebody has said something to this author."""
+        actions: list[Effect] = []
+        master, command = message.sender, message.command
+        if master == self.master and message.receiver == self._entity:
+            self._heard_at = now
+            if isinstance(command, cmd.WriterState):
+                self.writes.take_state(master, command, now, actions)
+                self.writes.settle(master, _SHOWN, actions)
+            elif isinstance(command, cmd.MissingEvents):
+                self.writes.take_nack(master, command.seqs, now, actions)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        return self.writes.refuse_at(self._lost_at) if self.master is None else self.writes.channel.next_timeout()
+
+    def handle_timeout(self, now: float) -> list[Effect]:
+        """Tell the master how far this is, or give up what waited for one for too long."""
+        actions: list[Effect] = []
+        if self.master is not None:
+            if self.waits and now >= self._heard_at + MASTER_SILENT_S:  # it may have let go of us, as its clock was set
+                self._heard_at = now
+                self.writes.channel.drop(self.master, "")
+                self.writes.begin(self.master, now, actions)
+            self.writes.tick(now, actions)
+        elif now >= self.writes.refuse_at(self._lost_at):
+            self.writes.refuse(actions)
+        return actions
+
+
+class Voters:
+    """Those that ask while nobody serves, at most ``STORE_ASKS_MAX``."""
+
+    def __init__(self) -> None:
+        self._asks: dict[Entity, tuple[float, bytes]] = {}  # who asked, and when, and what to answer to
+
+    def note(self, message: cmd.Message, payload: bytes, now: float) -> None:
+        """Nobody serves, and a clone asks."""
+        known = self._asks.get(message.sender)
+        if known is None and len(self._asks) >= STORE_ASKS_MAX:
+            return
+        command = message.command
+        assert isinstance(command, cmd.MissingEvents)
+        if known is not None and cmd.asked(command.seqs) is None:
+            payload = known[1]  # which says more
+        self._asks[message.sender] = now, payload
+
+    def forget(self, now: float) -> None:
+        """Those who have not asked for a while do not wait."""
+        self._asks = {who: ask for who, ask in self._asks.items() if now < ask[0] + STAR_ORIGINAL_SILENT_S}
+
+    def take(self) -> list[bytes]:
+        """What was asked; somebody serves now."""
+        asks, self._asks = self._asks, {}
+        return [payload for _, payload in asks.values()]
+
+
+def asks_aloud(message: cmd.Message) -> bool:
+    """Whether a clone looks for a master, whichever there is."""
+    command = message.command
+    return isinstance(command, cmd.MissingEvents) and message.receiver == NOBODY and command.seqs[:1] == ASK_HANDSHAKE
 
 
 class StoreReplica(KvRole):

@@ -14,10 +14,9 @@ from chappe.errors import BackendFailure
 from chappe.kv import commands as cmd
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
-from chappe.kv.followers import Followers
+from chappe.kv.followers import NS, CloneWriter, Followers, Writers
 from chappe.kv.ordering import Ordering
 from chappe.kv.role import new_input
-from chappe.kv.writers import NS, CloneWriter, Writers
 from chappe.limits import KvLimits
 
 _FORGET_NS: Final = int(CHANNEL_SILENT_S * NS)

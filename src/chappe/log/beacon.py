@@ -54,7 +54,7 @@ from chappe.defaults import (
 from chappe.errors import ProtocolError
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
 from chappe.log.guard import LISTERS, PRODUCERS, Guard
-from chappe.permissions.decisions import Verbs
+from chappe.permissions.rules import Verbs
 
 BEACON: Final = b"B"
 GOODBYE: Final = b"G"

@@ -68,8 +68,7 @@ from chappe.log.queries import (
     TrimAnswer,
     TrimRequest,
 )
-from chappe.permissions.decisions import AND, Decisions, Verbs
-from chappe.permissions.rules import ADMINISTER, CONSUME, PRODUCE, STORE
+from chappe.permissions.rules import ADMINISTER, AND, CONSUME, PRODUCE, STORE, Decisions, Verbs
 
 DENIED: Final = "denied"  # the kind of an ErrorAnswer: asking again changes nothing
 READERS: Final[Verbs] = (CONSUME, STORE)

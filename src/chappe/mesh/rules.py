@@ -31,16 +31,18 @@ from uuid import UUID
 from chappe.compiled import Frozen
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import COMMAND
-from chappe.permissions.decisions import REMEMBERED_MAX, Decisions, Verbs
 from chappe.permissions.rules import (
     ADMINISTER,
     ATTACH_CLONE,
     ATTACH_MASTER,
     FORWARD,
     PUBLISH,
+    REMEMBERED_MAX,
     SUBSCRIBE,
     WRITE,
+    Decisions,
     Permissions,
+    Verbs,
 )
 
 JOIN: Final = "join"  # what is refused to who may nothing at all; not a verb of the file

@@ -32,14 +32,11 @@ from chappe.defaults import (
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
 from chappe.mesh.flows import Hop
-from chappe.mesh.keys import attested, is_foreign
-from chappe.mesh.link_states import KnownEndpoint, LinkStates, Verdict
+from chappe.mesh.link_states import KnownEndpoint, LinkStates, Telling, Verdict, attested, is_foreign
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
 from chappe.mesh.rules import MeshRules
-from chappe.mesh.sides import Side
-from chappe.mesh.telling import Telling
-from chappe.mesh.ways import Ways
+from chappe.mesh.ways import Side, Ways
 
 _NO_PEERS: frozenset[bytes] = frozenset()
 _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one link state; beyond it: everything

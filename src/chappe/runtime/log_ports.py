@@ -16,7 +16,7 @@ from chappe.log.guard import GIVERS, Guard
 from chappe.log.handing_on import PERMISSIONS
 from chappe.log.messages import encode
 from chappe.log.node import Discovers, LogNode, LogRole
-from chappe.permissions.decisions import Verbs
+from chappe.permissions.rules import Verbs
 from chappe.runtime.dealers import Dealers, StoreLink
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
 from chappe.runtime.meeting import Meeting, Members

@@ -26,8 +26,7 @@ from chappe.log.introducing import Introducer
 from chappe.log.leaving import Leaving
 from chappe.log.messages import StoreInfo, decode
 from chappe.log.node import Discovers, LogNode
-from chappe.permissions.decisions import AND
-from chappe.permissions.rules import INTRODUCE, STORE
+from chappe.permissions.rules import AND, INTRODUCE, STORE
 from chappe.runtime.driver import Driver, Frames, Inlet
 from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host

@@ -10,6 +10,11 @@ Each line ends in the authority's signature of the digest of all lines so far, w
 version. So the last line tells whether all are there, as they were written; and who has the first thousand needs only
 those behind, which travel in the same form: the first line says what went before. At the bound of the file the oldest
 epochs go, up to the next fresh one; what was sealed in them can then no longer be opened with this file.
+
+The keys of groups as one machine has them, its own and those that others hand on.
+
+Versions only grow. Who hands something on need not be trusted: the authority has signed each line, and lines are only
+ever added.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import binascii
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import Annotated, Final
 
@@ -25,9 +31,10 @@ import msgspec
 
 from chappe.errors import ConfigError, UsageError
 from chappe.permissions import text as permissions
-from chappe.permissions.text import SIGNATURE_MAX, VERSION_MAX, Check, check_name
+from chappe.permissions.text import SIGNATURE_MAX, USELESS_MAX, VERSION_MAX, Check, check_name
 from chappe.sealing.epochs import EPOCHS_MAX, Change, Epoch, GroupKeys, Key, Name
 from chappe.sealing.primitives import KEY_BYTES, digest
+from chappe.sealing.ring import CHANGE
 
 FILE_BYTES_MAX: Final = 16 << 20
 KEPT_BYTES_MAX: Final = 12 << 20  # the oldest epochs go beyond it
@@ -202,3 +209,93 @@ def _signature(line: bytes) -> bytes:
     except binascii.Error:
         return b""  # which is nobody's
     return found if b64encode(found) == written else b""
+
+
+ASKED_S: Final = 3.0  # so long who seals waits at first for a word on which keys others have
+BEHIND_S: Final = 10.0  # so long such a word counts, if what it speaks of does not come; it is said every two seconds
+
+
+class KeyShelf:
+    """For one thread at a time.
+
+    Args:
+        check: Whether the authority has signed something.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._chains: dict[str, KeyChain] = {}
+        self._useless: set[int] = set()  # hashes of what was handed on and is nothing: it will come again
+        self._heard: dict[str, tuple[int, float]] = {}  # by group: which version somebody said last that he has, when
+
+    def keys(self, group: str) -> GroupKeys | None:
+        """The newest ones; None if there are none."""
+        chain = self._chains.get(group)
+        return None if chain is None else chain.keys
+
+    def version(self, group: str) -> int:
+        """The number of lines there have been; 0 if there are no keys."""
+        chain = self._chains.get(group)
+        return 0 if chain is None else chain.version
+
+    def hear(self, group: str, version: int, now: float) -> None:
+        """Somebody who hands keys on has said which version he has."""
+        if group in self._chains:
+            self._heard[group] = version, now
+
+    def doubt(self, group: str, waited_s: float, now: float, today: datetime) -> str:
+        """The reason not to seal with the keys that are here, though they can be used; empty if there is none.
+
+        Others have newer ones; or these are so old that others may, and nobody has said anything yet.
+
+        Args:
+            waited_s: For how long who seals has waited for a word.
+            now: Steady, in seconds.
+            today: The time of day.
+        """
+        chain = self._chains.get(group)
+        if chain is None or not chain.keys.epochs:
+            return ""
+        version, at = self._heard.get(group, (-1, now))
+        if version > chain.version and now < at + BEHIND_S:
+            return "is older than what others have, which has not been handed on yet, or has to be copied"
+        if version < 0 and waited_s < ASKED_S and chain.keys.newest.made + CHANGE < today:
+            return "may be old, and nobody has said yet which one he has"
+        return ""
+
+    def raw(self, group: str) -> bytes:
+        """The file of a group of which there are keys."""
+        return self._chains[group].raw()
+
+    def after(self, group: str, version: int) -> bytes:
+        """Return the lines added since a version, to be handed on; empty if there are none."""
+        chain = self._chains.get(group)
+        return b"" if chain is None else chain.after(version)
+
+    def put(self, group: str, chain: KeyChain) -> bool:
+        """Take a whole file that was read here; False, and nothing is changed, if it is older than the one here."""
+        if chain.version < self.version(group):
+            return False
+        self._useless.clear()
+        self._chains[group] = chain
+        return True
+
+    def offer(self, group: str, raw: bytes) -> bool:
+        """Take what somebody hands on; returns whether it is newer.
+
+        Raises:
+            ConfigError: It is no such thing, or does not follow what is here. The same again is told no more.
+        """
+        known = hash((group, raw))
+        if known in self._useless:
+            return False
+        if len(self._useless) >= USELESS_MAX:
+            self._useless.clear()
+        self._useless.add(known)
+        chain = self._chains.get(group)
+        if chain is None:
+            self._chains[group] = read_chain(raw, group, self._check, handed=True)
+        elif not chain.extend(raw, self._check):
+            return False
+        self._useless.clear()  # what did not follow may follow now
+        return True

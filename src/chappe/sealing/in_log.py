@@ -13,10 +13,8 @@ from chappe.log.batch import HEADER, Batch, encode_sealed, rebase
 from chappe.log.opened import OpenedRead, Unread, UnreadWhy
 from chappe.log.sources import Key
 from chappe.permissions.rules import Group
-from chappe.sealing.frames import RecordSpan, decode
-from chappe.sealing.held import HeldGroups
-from chappe.sealing.records import Opener, Sealer
-from chappe.sealing.ring import EpochSecret
+from chappe.sealing.records import Opener, RecordSpan, Sealer, decode
+from chappe.sealing.ring import EpochSecret, HeldGroups
 from chappe.sealing.senders import KeysLacking, SealRefused
 
 PASSED_MAX: Final = 10_000  # partitions of which it is known from where they would be read again ...

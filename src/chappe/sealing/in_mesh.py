@@ -12,15 +12,14 @@ from typing import Final
 from chappe.core import Clock
 from chappe.errors import ProtocolError, Sealed
 from chappe.kv.commands import sender_endpoint
-from chappe.kv.topics import master_topic, store_of
+from chappe.kv.entity import master_topic, store_of
 from chappe.mesh.events import MessagesRefused
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message, OpenedMessage
 from chappe.permissions.rules import Group
 from chappe.sealing import messages as sealing
 from chappe.sealing.events import in_lots, is_sealed, pack_values, parse_values, unwrap, wrap
-from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import Lives, MessageOpener, MessageSealer
-from chappe.sealing.ring import EARLY, EpochSecret, Ring
+from chappe.sealing.ring import EARLY, EpochSecret, HeldGroups, Ring
 from chappe.sealing.senders import KeysLacking, SealRefused
 
 LOOK_S: Final = 1.0  # between two looks at what is new

@@ -16,9 +16,8 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chappe.errors import ChappeError, ConfigError, UsageError
-from chappe.permissions.in_force import InForce
 from chappe.permissions.rules import Identity, Permissions
-from chappe.permissions.text import FILE_BYTES_MAX, Check
+from chappe.permissions.text import FILE_BYTES_MAX, Check, InForce
 from chappe.security import Keys, authority_file, authority_key_file, key_file, permissions_file
 
 if TYPE_CHECKING:

@@ -17,14 +17,13 @@ from typing import Final
 
 from chappe.errors import ChappeError, ConfigError, UsageError
 from chappe.permissions.text import Check
-from chappe.sealing.chain import FILE_BYTES_MAX, KeyChain, read_chain
+from chappe.sealing.chain import FILE_BYTES_MAX, KeyChain, KeyShelf, read_chain
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import MessageSealer
 from chappe.sealing.primitives import signer
 from chappe.sealing.records import Sealer
+from chappe.sealing.ring import HeldGroups
 from chappe.sealing.senders import SALT_BYTES
-from chappe.sealing.shelf import KeyShelf
 from chappe.security import Keys, authority_key_file, sealed_file
 from chappe.storage.key_files import (
     Stamp,

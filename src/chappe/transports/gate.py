@@ -28,8 +28,7 @@ import zmq
 from chappe.data.topic import identity_of
 from chappe.errors import ChappeError, NotPermitted, UsageError
 from chappe.log.guard import LogRefusal
-from chappe.permissions.decisions import Decisions
-from chappe.permissions.rules import Identity
+from chappe.permissions.rules import Decisions, Identity
 from chappe.security import PASSPHRASE, Keys, LogSecurity, NothingChosen, is_loopback, permissions_file
 from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, settings, time

@@ -18,9 +18,8 @@ from chappe.errors import BufferFull, NoMaster, StorageError, StoreError
 from chappe.kv import events
 from chappe.kv.backend import Commit
 from chappe.kv.commands import decode_message
-from chappe.kv.entity import chappe_entity
+from chappe.kv.entity import chappe_entity, clone_topic, master_topic
 from chappe.kv.history import KeyHistory
-from chappe.kv.topics import clone_topic, master_topic
 from chappe.member import KvPart, StoreCommit
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.sim.host import SimHost

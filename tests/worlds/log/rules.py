@@ -36,8 +36,7 @@ from chappe.log.messages import BatchMessage, Head, Message, OnDisk, Stored, enc
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
-from chappe.permissions.decisions import Decisions
-from chappe.permissions.rules import CONSUME, EVERYTHING, PRODUCE, STORE, Identity, Permissions, Rule
+from chappe.permissions.rules import CONSUME, EVERYTHING, PRODUCE, STORE, Decisions, Identity, Permissions, Rule
 from chappe.sim.host import SimMember
 from chappe.sim.world import Checker
 

@@ -33,7 +33,7 @@ from chappe.kv.chp.client import MapClientCore, PlainWrite
 from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES
-from chappe.kv.chp.session_values import SESSION
+from chappe.kv.chp.sessions import SESSION
 from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
 from chappe.replication.binary_star.decisions import PARTNER, WITNESS, PairMemory, PartnerBeat
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY

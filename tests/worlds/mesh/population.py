@@ -15,8 +15,8 @@ from tests.worlds.mesh.world import TOPICS, MeshWorld
 
 from chappe.defaults import PEER_BYTES_MAX, TTL
 from chappe.mesh.endpoint import EndpointOptions
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.messages import COMMAND, DATA
-from chappe.mesh.policy import Policy
 
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
 BYTES_MAX = (8_192, 32_768, PEER_BYTES_MAX)  # that wait for one peer

@@ -13,8 +13,8 @@ from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.world import TOPICS, MeshWorld
 
 from chappe.mesh.events import LostElsewhere
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.messages import Message
-from chappe.mesh.policy import Policy
 from chappe.sim.world import Checker
 
 # A peer is found silent within 6 s, dialled again within 2 s, and what was lost with it is told within 1 s.

@@ -13,8 +13,7 @@ from tests.worlds.sealing import MARK, private_of, sign_of
 from chappe.log.batch import Batch, encode_batch, encode_sealed
 from chappe.log.opened import OpenedRead
 from chappe.log.sources import Key
-from chappe.sealing.frames import RecordSpan, decode
-from chappe.sealing.records import Sealer
+from chappe.sealing.records import RecordSpan, Sealer, decode
 from chappe.sealing.ring import CHANGE, Ring
 from chappe.sealing.senders import SALT_BYTES
 from chappe.sim.world import Checker

@@ -18,9 +18,8 @@ from chappe.log.batch import Batch, encode_batch
 from chappe.log.delivery import Records
 from chappe.log.opened import OpenedRead, UnreadWhy
 from chappe.log.sources import Key
-from chappe.sealing.frames import decode
 from chappe.sealing.in_log import RecordOpening, RecordSealing
-from chappe.sealing.records import Sealer
+from chappe.sealing.records import Sealer, decode
 from chappe.sealing.senders import SALT_BYTES
 
 MANY: Final = 12  # of each kind; no world has more

@@ -14,9 +14,9 @@ from chappe.log.messages import Message, encode
 from chappe.log.opened import OpenedRead, Unread, UnreadWhy
 from chappe.log.sources import Key
 from chappe.log.storage import AppendRecords
-from chappe.sealing.frames import RecordFrame, decode
+from chappe.sealing.chain import ASKED_S, BEHIND_S
+from chappe.sealing.records import RecordFrame, decode
 from chappe.sealing.ring import CHANGE
-from chappe.sealing.shelf import ASKED_S, BEHIND_S
 from chappe.sim.world import Checker
 
 

@@ -18,10 +18,9 @@ from chappe.errors import Damaged, InvalidData, MasterExists, NoMaster, Sealed, 
 from chappe.kv.backend import Backend, Loaded
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.clone import KvClone
-from chappe.kv.entity import Entity, chappe_entity
+from chappe.kv.entity import Entity, chappe_entity, check_name
 from chappe.kv.history import KeyHistory, past_change
 from chappe.kv.master import KvMaster
-from chappe.kv.topics import check_name
 from chappe.limits import KV_LIMITS
 from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend, refuse_sealed_rows
 from chappe.system import time

@@ -34,7 +34,7 @@ from chappe.kv.chp.client import KeyChanged, MapClientCore
 from chappe.kv.chp.events import MapServerFound
 from chappe.kv.chp.ledger import key_of, raw_key
 from chappe.kv.chp.messages import SESSION_BYTES, Beat, properties_of
-from chappe.kv.chp.session_values import SESSION, without_session
+from chappe.kv.chp.sessions import SESSION, without_session
 from chappe.kv.chp.stream import ENTRY_BYTES, Step, step_size
 from chappe.kv.chp.streams import SUBTREES_BYTES_MAX, SUBTREES_MAX
 from chappe.kv.engine import Entry, index_of

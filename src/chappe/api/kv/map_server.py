@@ -17,9 +17,8 @@ from chappe.defaults import MAP_PORT, TOWER_HOST
 from chappe.errors import UsageError
 from chappe.kv.chp.events import MapActive, MapCopied, MapPassive
 from chappe.kv.chp.messages import UUID_BYTES
-from chappe.kv.chp.pair import PairedMapServer
+from chappe.kv.chp.pair import PairedMapServer, is_of_a_pair
 from chappe.kv.chp.server import MapServerCore
-from chappe.kv.chp.star_rows import is_of_a_pair
 from chappe.replication.binary_star.events import BecameActive, BecamePassive, Paired, PartnerFound
 from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, PRIMARY
 from chappe.runtime.driver import SYSTEM_CLOCK

@@ -12,7 +12,7 @@ import msgspec
 from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_NAME_CHARACTERS_MAX
 from chappe.errors import InvalidData, RecordTooLarge, UsageError
 from chappe.kv.chp import messages as chp
-from chappe.kv.chp.session_values import SESSION_NAME
+from chappe.kv.chp.sessions import SESSION_NAME
 from chappe.security import LogSecurity
 
 V = TypeVar("V")

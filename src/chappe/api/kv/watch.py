@@ -14,9 +14,9 @@ from chappe.data.values import Value
 from chappe.errors import BufferFull, UsageError
 from chappe.kv.engine import Change, Entry, index_of
 from chappe.kv.entity import Entity
+from chappe.kv.operations import size_of
 from chappe.kv.role import KeyChange
-from chappe.kv.sizes import size_of
-from chappe.mesh.policy import Policy
+from chappe.mesh.forwarding.boxes import Policy
 
 if TYPE_CHECKING:
     from chappe.api.kv.attached import AttachedStore

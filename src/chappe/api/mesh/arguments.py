@@ -15,8 +15,8 @@ from chappe.data.binary import encode
 from chappe.data.given import as_text, several
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.errors import UsageError
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.links.dialling import Retry
-from chappe.mesh.policy import Policy
 from chappe.runtime.recorder import RecordingOptions
 from chappe.transports.tls import Contexts
 

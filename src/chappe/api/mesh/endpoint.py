@@ -50,12 +50,11 @@ from chappe.defaults import (
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
-from chappe.mesh.forwarding.boxes import SubscriberInbox
+from chappe.mesh.forwarding.boxes import Policy, SubscriberInbox
+from chappe.mesh.forwarding.judging import Refusal
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import DATA
 from chappe.mesh.network import Network
-from chappe.mesh.policy import Policy
-from chappe.mesh.refusals import Refusal
 from chappe.runtime.tap_ports import TapPorts
 from chappe.security import Keys, Security, check_reach
 from chappe.system import time

@@ -24,9 +24,8 @@ from chappe.defaults import (
     SUBSCRIBER_MESSAGES_MAX,
 )
 from chappe.errors import ChappeError, Closed, NotPermitted, Unreachable, UsageError
-from chappe.gateway.announcement import MARKED
+from chappe.gateway.announcement import MARKED, as_chosen
 from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SideStatus, SubscribeAtSide
-from chappe.gateway.summary import as_chosen
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.security import Keys, Security

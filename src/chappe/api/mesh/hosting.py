@@ -24,8 +24,8 @@ from chappe.member import Record
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.filters import Filter, is_local
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.messages import DATA, NOBODY
-from chappe.mesh.policy import Policy
 from chappe.runtime.mesh_ports import MeshPorts
 from chappe.runtime.recorder import EndpointRecorder, RecordingOptions
 from chappe.runtime.tap_ports import Feed, TapPorts

@@ -19,10 +19,9 @@ from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESS
 from chappe.errors import BufferFull
 from chappe.mesh.events import Gap, MessagesMalformed
 from chappe.mesh.filters import minimal
-from chappe.mesh.forwarding.boxes import SubscriberInbox
+from chappe.mesh.forwarding.boxes import Policy, SubscriberInbox
 from chappe.mesh.messages import DATA, Message
 from chappe.mesh.places import MessageGaps
-from chappe.mesh.policy import Policy
 from chappe.system import time
 
 if TYPE_CHECKING:

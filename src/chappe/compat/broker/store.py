@@ -28,11 +28,10 @@ from chappe.data.binary import encode
 from chappe.data.scalars import Count, EnumValue, Timespan
 from chappe.data.values import Value
 from chappe.errors import BufferFull, ChappeError, Closed, StoreError, TimedOut, UsageError
-from chappe.kv.engine import Engine
-from chappe.kv.kept import DurableContents
+from chappe.kv.engine import DurableContents, Engine
+from chappe.kv.entity import EVENTS_PREFIX
 from chappe.kv.master import KvMaster
 from chappe.kv.role import KeyChange
-from chappe.kv.topics import EVENTS_PREFIX
 from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ ROLES_MAX: Final = 20  # data stores that are named at one endpoint
 ASKED_MAX: Final = 20  # endpoints that are asked at one look, in turn
 KEPT_S: Final = 10.0  # what one told counts for so long behind the time at which it is asked again
 TOLD_MAX: Final = 1_000  # answers that may wait; then the oldest are dropped
-# where the master and the clones of a store listen: chappe.kv.topics
+# where the master and the clones of a store listen: chappe.kv.entity
 MASTER: Final = "/<$>/data/master"
 CLONE: Final = "/<$>/data/clone"
 GATEWAY: Final = "<$>/gateway"

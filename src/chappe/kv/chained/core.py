@@ -29,7 +29,7 @@ from chappe.core import Clock, Effect, Persist, Report, Send
 from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
 from chappe.kv.backend import ClearRows, Commit, EraseRow, ForgetWriter, HistoryRow, Loaded, PutRow, WriterRow
 from chappe.kv.chained.fed import FED, Did, Fed, Led, Stood, WholeBegins, WholeEnds, WholeRows
-from chappe.kv.chained.messages import PART_BYTES, Lead, Still, encode, parts_of
+from chappe.kv.chained.messages import PART_BYTES, Lead, Row, Still, encode, encode_operation, parts_of
 from chappe.kv.engine import Change, StagedEntries
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.history import KeyHistory
@@ -37,7 +37,6 @@ from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
 from chappe.kv.replica import StoreReplica
 from chappe.kv.role import CHAIN
-from chappe.kv.rows import Row, encode_operation
 from chappe.limits import KV_LIMITS, KvLimits
 
 PAUSE_S: Final = 0.4  # who stood still for so long may have been replaced: the chain takes it for dead then

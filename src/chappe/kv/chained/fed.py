@@ -7,9 +7,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from chappe.defaults import MIB
 from chappe.kv.backend import WriterRow
-from chappe.kv.chained.messages import decode_rows
+from chappe.kv.chained.messages import Row, decode_rows
 from chappe.kv.entity import Entity
-from chappe.kv.rows import Row
 
 ROWS_MAX: Final = 1_000  # in one ``WholeRows``
 ROWS_BYTES: Final = 1 * MIB  # the same in bytes; one row may pass it

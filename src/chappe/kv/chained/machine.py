@@ -26,9 +26,8 @@ from chappe.kv.backend import (
     WriterRow,
 )
 from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeState
-from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_commit, decode_rows
+from chappe.kv.chained.messages import Lead, Part, Row, Still, decode, decode_commit, decode_rows, encode_operation
 from chappe.kv.entity import NOBODY, Entity
-from chappe.kv.rows import Row, encode_operation
 from chappe.replication.chain.rows import Rows, RowsTaken
 
 _ASK_CLONES = "this chain holds a data store of the mesh: it is read and written through its masters and clones"

@@ -31,7 +31,7 @@ from chappe.kv.chp.events import (
     MapWritesLost,
 )
 from chappe.kv.chp.ledger import CONFLICT, DENIED, MS, key_of, pairs_of, raw_key
-from chappe.kv.chp.session_values import SESSION
+from chappe.kv.chp.sessions import SESSION
 from chappe.kv.chp.source import FollowedServer
 from chappe.kv.engine import Change, Engine, Entry, StagedEntries
 from chappe.limits import MAP_LIMITS, MapLimits

@@ -3,7 +3,7 @@
 Entries, expiry, versions and commits are those of data stores (``kv/engine.py``, ``kv/group_commit.py``). An entry's
 value is body, UUID and properties. What is done is told (``release``) when it is durable, and gets its sequence then.
 
-Sequences are numbers as those of a data store's events (``kv/numbers.py``), and so no life uses one again: the Guide's
+Sequences are numbers as those of a data store's events (``kv/recent.py``), and so no life uses one again: the Guide's
 clients discard what is not above the last number they saw, and would not hear a server that began at 1 again.
 """
 
@@ -22,14 +22,13 @@ from chappe.errors import ProtocolError
 from chappe.kv.backend import Commit, Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.recent import RecentUpdates
-from chappe.kv.chp.session_values import SessionValues
-from chappe.kv.chp.sessions import Session, shorten_some
+from chappe.kv.chp.sessions import Session, SessionValues, shorten_some
 from chappe.kv.chp.stream import Entry as Told
 from chappe.kv.chp.stream import Step, WriterState, step_size
 from chappe.kv.engine import Change, Engine, Entry, StagedEntries
 from chappe.kv.entity import ENDPOINT_BYTES, NOBODY, Entity
 from chappe.kv.group_commit import Committing
-from chappe.kv.numbers import EventNumbers
+from chappe.kv.recent import EventNumbers
 from chappe.limits import MapLimits
 
 NS: Final = 1_000_000_000

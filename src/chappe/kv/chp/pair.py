@@ -10,6 +10,8 @@ way to the disk waits for that; but what takes rights away is done at once.
 While it is not known whether the other server has taken over (this one stood still), no client is answered, and what
 clients ask for and publish is held. It is done when this server goes on. If not, they are refused, and what they
 published is pending, as at any passive server.
+
+What one of a pair keeps in its backend beside the data: in which term it was active, and what its data are worth.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from crc32c import crc32c
 from chappe.core import Clock, Deliver, Effect, Persist
 from chappe.defaults import MIB, STAR_HEARTBEAT_S, STAR_ORIGINAL_SILENT_S
 from chappe.errors import ProtocolError, StorageError
-from chappe.kv.backend import Commit, Loaded
+from chappe.kv.backend import Commit, Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.server import PEER, UPDATES, MapServerCore
-from chappe.kv.chp.star_rows import memory_of, row_of, without_star
 from chappe.kv.engine import Engine
+from chappe.kv.entity import ENDPOINT_BYTES, Entity
 from chappe.limits import MAP_LIMITS, MapLimits
 from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.decisions import (
@@ -41,7 +43,34 @@ from chappe.replication.binary_star.decisions import (
     Leading,
     PairMemory,
 )
-from chappe.replication.binary_star.messages import ACTIVE, BEAT, NAMES, TERM_MAX
+from chappe.replication.binary_star.messages import ACTIVE, BEAT, LEADER, NAMES, TERM_MAX, Record
+
+_ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)
+
+
+def is_of_a_pair(loaded: Loaded) -> bool:
+    """Whether a backend was that of one of two servers."""
+    return any(row.entity == _ROW for row in loaded.writers)
+
+
+def without_star(loaded: Loaded) -> Loaded:
+    """What is there besides."""
+    return Loaded(loaded.entries, tuple([each for each in loaded.writers if each.entity != _ROW]))
+
+
+def row_of(memory: PairMemory) -> WriterRow:
+    """What is to be kept."""
+    return WriterRow(_ROW, memory.term, ((memory.record.term, memory.record.rank),), 0)
+
+
+def memory_of(loaded: Loaded) -> PairMemory:
+    """What was kept."""
+    for row in loaded.writers:
+        if row.entity == _ROW:
+            return PairMemory(row.applied, Record(*row.outcomes[0]))
+    # What a single server has left is worth more than nothing.
+    return PairMemory(0, Record(0, LEADER)) if loaded.entries else PairMemory()
+
 
 _HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped ...
 _HELD_BYTES_MAX: Final = 32 * MIB  # ... or bytes, of which one message may be more than half

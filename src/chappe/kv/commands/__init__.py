@@ -69,14 +69,6 @@ wire.py      messages and commands as bytes
 
 from __future__ import annotations
 
-from chappe.kv.commands.lists import (
-    Pair,
-    Past,
-    Row,
-    encode_pairs,
-    encode_past,
-    encode_row,
-)
 from chappe.kv.commands.messages import (
     ACTIONS,
     ALL,
@@ -108,6 +100,8 @@ from chappe.kv.commands.messages import (
     MissingEvents,
     Mutation,
     Offer,
+    Pair,
+    Past,
     Position,
     PositionAsked,
     Put,
@@ -115,6 +109,7 @@ from chappe.kv.commands.messages import (
     PutUnique,
     PutUniqueResult,
     RetransmitFailed,
+    Row,
     Settled,
     Several,
     SnapshotOffer,
@@ -126,6 +121,9 @@ from chappe.kv.commands.messages import (
     asked,
     asking,
     bound,
+    encode_pairs,
+    encode_past,
+    encode_row,
     piece,
     ticks,
 )

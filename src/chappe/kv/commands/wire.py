@@ -11,7 +11,6 @@ import msgspec
 from chappe.data.binary import decode_at, encode, pack_varbyte, parse_varbyte
 from chappe.data.order import VECTOR
 from chappe.errors import InvalidData
-from chappe.kv.commands.lists import pack_outcomes, pack_seqs, read_outcomes, read_seqs
 from chappe.kv.commands.messages import (
     AckClone,
     Add,
@@ -47,6 +46,10 @@ from chappe.kv.commands.messages import (
     SnapshotTaken,
     Subtract,
     WriterState,
+    pack_outcomes,
+    pack_seqs,
+    read_outcomes,
+    read_seqs,
 )
 from chappe.kv.entity import ENDPOINT_BYTES, ENTITY_BYTES, NOBODY, Entity, far, near
 

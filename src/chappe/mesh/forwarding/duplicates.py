@@ -6,12 +6,138 @@ generation is refused: it may have come before. So nothing is taken twice, ever,
 it came more than ``seen_max`` publications of its origin later than others.
 
 Or somebody on the way has used numbers that are still to come. So the origin is told (``losses``), and goes on above.
+
+Messages that came before the news that their origin is behind who brings them.
+
+When a link comes, what goes over it may be faster than what is told of it: a link state counts only from where its
+endpoint is known to be, which may be the longer way, and is not passed on to a neighbour of its endpoint. So what
+nobody may bring yet waits for a moment, in the order in which it came. Nothing of it is confirmed meanwhile.
+
+What the frames of one call lead to.
 """
 
 from __future__ import annotations
 
-from chappe.defaults import ENDPOINTS_MAX
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import TypeAlias
+
+from chappe.core import Deliver, Effect, Flush
+from chappe.defaults import EARLY_BYTES_MAX, EARLY_MAX, EARLY_S, ENDPOINTS_MAX
+from chappe.errors import ProtocolError
 from chappe.limits import MESH_LIMITS, MeshLimits
+from chappe.mesh.forwarding.last_values import Newest
+from chappe.mesh.links.link import Link
+from chappe.mesh.messages import Message
+
+Opens: TypeAlias = Callable[[list[Message]], list[Message]]  # what of messages of one topic can be read here
+
+
+class Turn:
+    """Gathers it, so that a subscriber is called once.
+
+    Args:
+        opens: Opens what comes in sealed topics; None where nobody can.
+        newest: What subscribers with last values have had.
+    """
+
+    __slots__ = ("_newest", "_opens", "actions", "boxes", "flushes")
+
+    def __init__(self, opens: Opens | None, newest: dict[int, Newest]) -> None:
+        self._opens = opens
+        self._newest = newest
+        self.actions: list[Effect] = []
+        self.boxes: dict[int, list[Message]] = {}
+        self.flushes: dict[int, Flush] = {}
+
+    def deliver(self, subscribers: tuple[int, ...], message: Message) -> None:
+        """Put a message into the boxes of subscribers."""
+        if self._opens is not None:
+            self.deliver_all(subscribers, [message])
+            return
+        boxes = self.boxes
+        for subscriber in subscribers:
+            if subscriber in boxes:
+                boxes[subscriber].append(message)
+            else:
+                boxes[subscriber] = [message]
+
+    def deliver_all(self, subscribers: tuple[int, ...], messages: list[Message]) -> None:
+        """As ``deliver``, several of one topic at once."""
+        if self._opens is not None and subscribers:
+            messages = self._opens(messages)
+            if not messages:
+                return
+        boxes = self.boxes
+        for subscriber in subscribers:
+            if subscriber in boxes:
+                boxes[subscriber] += messages
+            else:
+                boxes[subscriber] = messages.copy()
+
+    def close(self) -> None:
+        """Put what was gathered into the actions: what follows happened later."""
+        if self.boxes:
+            for subscriber in self._newest.keys() & self.boxes.keys() if self._newest else ():
+                self.boxes[subscriber] = self._newest[subscriber].fresh(self.boxes[subscriber])
+                if not self.boxes[subscriber]:
+                    del self.boxes[subscriber]
+            self.actions += [Deliver(subscriber, messages) for subscriber, messages in self.boxes.items()]
+            self.boxes = {}
+        if self.flushes:
+            self.actions += self.flushes.values()
+            self.flushes = {}
+
+
+class LossesElsewhere(ProtocolError):
+    """The origin of a message is not behind who brings it, as far as is known here."""
+
+
+class Early:
+    """What waits."""
+
+    def __init__(self) -> None:
+        self.due = inf  # when the first has waited for long enough
+        self._waiting: deque[tuple[float, Link, bytes]] = deque()  # until when, who brought it, and its body
+        self._bytes = 0
+        self._looked = -1  # what the network was when it was tried last
+
+    def keep(self, link: Link, body: bytes, network: int, now: float) -> bool:
+        """Have a message wait; False if too much does."""
+        if len(self._waiting) >= EARLY_MAX or self._bytes + len(body) > EARLY_BYTES_MAX:
+            return False
+        self._add(now + EARLY_S, link, body)
+        self._looked = network
+        return True
+
+    def _add(self, until: float, link: Link, body: bytes) -> None:
+        self._waiting.append((until, link, body))
+        self._bytes += len(body)
+        self.due = self._waiting[0][0]
+
+    def is_due(self, network: int) -> bool:
+        """Whether something waits, and the network is another one than when it was tried last."""
+        return bool(self._waiting) and network != self._looked
+
+    def try_again(self, network: int, take: Callable[[Link, bytes], None]) -> None:
+        """Have all that waits taken; what raises Elsewhere again stays."""
+        self._looked = network
+        waiting, self._waiting, self._bytes, self.due = self._waiting, deque(), 0, inf
+        for until, link, body in waiting:
+            try:
+                take(link, body)
+            except LossesElsewhere:
+                self._add(until, link, body)
+
+    def give_up(self, now: float) -> list[bytes]:
+        """What has waited for long enough."""
+        found = []
+        while self._waiting and self._waiting[0][0] <= now:
+            found.append(self._waiting.popleft()[2])
+            self._bytes -= len(found[-1])
+        self.due = self._waiting[0][0] if self._waiting else inf
+        return found
 
 
 class _Origin:

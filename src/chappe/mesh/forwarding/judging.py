@@ -3,20 +3,158 @@
 A message is judged where it enters the mesh, by who is beside us: what it sends as its own has to be allowed to it, and
 what it passes on of others. Messages are not signed, so nobody else can. It is judged once more where it goes to a
 neighbour. What is refused is taken and confirmed, as its sender would keep it for ever, and goes no further.
+
+What was refused to neighbours by the permissions: counted by who and what.
+
+Shows each message that passes from one neighbour to another to a function, which may change it or hold it back.
+
+The function belongs to whoever drives the endpoint. It sees messages of data on their way: not what is published here,
+not commands of data stores, and no topic that begins with ``<$>``, which are those of endpoints themselves. Subscribers
+here get what came. A frame of which nothing is changed goes on as it came; any other one is packed anew, under the same
+origin, numbers and time. What is held back is confirmed as if it had arrived, as nobody is to send it again.
+
+A message is shown once for each time that it comes: twice where it is published in two ways or sent around, and then
+perhaps changed already. Messages of batches are shown one after the other; what is left of a batch may be several
+frames, of which a box that is smaller than a batch may drop some. Of two ways each has its own endpoints, so what is
+held back on one may come by the other, and late.
+
+Source: none; Broker passes on everything.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
+from chappe.defaults import REFUSALS_MAX
 from chappe.mesh.filters import Filter
-from chappe.mesh.flows import FLOW_DATA, HEAD_BYTES, inner, messages_in, peek, unpack_head
+from chappe.mesh.flows import (
+    FLOW_DATA,
+    HEAD_BYTES,
+    check_size,
+    inner,
+    messages_in,
+    parse_publications,
+    peek,
+    unpack_head,
+    with_payloads,
+)
 from chappe.mesh.forwarding.losses import Drops, Losses, LossReason
 from chappe.mesh.links.link import Link
-from chappe.mesh.messages import COMMAND, ID_BYTES, LOSS
-from chappe.mesh.refusals import Refusals
+from chappe.mesh.messages import COMMAND, DATA, ID_BYTES, LOSS, RESERVED_TOPIC, Message
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules
 from chappe.permissions.rules import FORWARD
+
+# Returns the payload to pass on: that of the message, which is the same object then, another one, or None for nothing.
+Shows: TypeAlias = Callable[[Message], bytes | None]
+FAILED: Final = "that on_forward failed on"
+
+
+class ForwardFilter:
+    """Of one endpoint; while ``shows`` is None everything passes unseen.
+
+    Args:
+        originals: Links to originals, by peer: what goes on to them, too, is shown once nevertheless.
+    """
+
+    def __init__(self, drops: Drops, originals: Mapping[bytes, Link]) -> None:
+        self.shows: Shows | None = None
+        self.filtered = 0  # messages that were held back
+        self._drops = drops
+        self._originals = originals
+        self._origin = b""  # of the body that was shown last, and what became of its messages, by number
+        self._shown: dict[int, bytes | None] = {}
+
+    def bodies(self, body: bytes, sender: bytes) -> list[bytes] | None:
+        """Show the messages of a body of PUBLICATIONS; returns the bodies that are to go on, or None for itself."""
+        messages = parse_publications(body, sender)
+        first = messages[0]
+        if not _is_shown(first):
+            return None
+        kept: list[tuple[int, bytes]] = []
+        changed = False
+        self._origin, self._shown = first.origin, {}
+        for message in messages:
+            payload = self._payload(message)
+            changed = changed or payload is not message.payload
+            if payload is not None:
+                kept.append((message.sequence, payload))
+            if self._originals:
+                self._shown[message.sequence] = payload
+        return with_payloads(body, kept) if changed else None
+
+    def message(self, message: Message) -> Message | None:
+        """The message as it goes on from or to an original; None if it does not."""
+        if self.shows is None or not _is_shown(message):
+            return message
+        if message.origin == self._origin and message.sequence in self._shown:
+            payload = self._shown.pop(message.sequence)
+        else:
+            payload = self._payload(message)
+        if payload is None or payload is message.payload:
+            return message if payload is not None else None
+        return Message(
+            message.topic, payload, message.kind, message.sender, message.receiver, message.ttl, message.origin,
+            message.sequence, message.published, message.place,
+        )  # fmt: skip
+
+    def _payload(self, message: Message) -> bytes | None:
+        assert self.shows is not None
+        try:
+            payload = self.shows(message)
+            if payload is not None and payload is not message.payload:
+                check_size(message.topic, payload)
+        except Exception:  # of the application: the function says which, and nothing passes that it has not seen
+            self._drops.add(FAILED)
+            return None
+        if payload is None:
+            self.filtered += 1
+        return payload
+
+
+def _is_shown(message: Message) -> bool:
+    return message.kind == DATA and not message.topic.startswith(RESERVED_TOPIC)
+
+
+OTHERS: Final = ""  # beyond the bound
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How often something was refused to an identity: ``verb`` is one of the permissions, or ``join``."""
+
+    identity: str
+    verb: str
+    count: int
+
+
+class Refusals:
+    """The counts of one endpoint; they only rise.
+
+    Attributes:
+        heard: Told of each, if somebody wants to hear: identity, verb, the topic or none, how often.
+    """
+
+    def __init__(self) -> None:
+        self.heard: Callable[[str, str, bytes, int], None] | None = None
+        self.total = 0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def add(self, identity: str, verb: str, count: int = 1, topic: bytes = b"") -> None:
+        """Count; a ``topic`` ends in ``*`` if it is all that begin so."""
+        if self.heard is not None:
+            self.heard(identity, verb, topic, count)
+        key = identity, verb
+        if key not in self._counts and len(self._counts) >= REFUSALS_MAX:
+            key = OTHERS, verb
+        self._counts[key] = self._counts.get(key, 0) + count
+        self.total += count
+
+    def listed(self) -> list[Refusal]:
+        """Everything, by who and what."""
+        return [Refusal(*key, count) for key, count in sorted(self._counts.items())]
+
 
 _NOBODY_ELSE: Final[frozenset[bytes]] = frozenset()
 

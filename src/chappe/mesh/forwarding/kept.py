@@ -24,17 +24,15 @@ from chappe.mesh.flows import (
     parse_head,
     parse_publications,
 )
-from chappe.mesh.forwarding.branches import Branch, Child, Key
+from chappe.mesh.forwarding.boxes import Policy
+from chappe.mesh.forwarding.branches import Branch, Child, Key, Told
 from chappe.mesh.forwarding.holds import Holds
-from chappe.mesh.forwarding.judging import MessageJudge
+from chappe.mesh.forwarding.judging import ForwardFilter, MessageJudge
 from chappe.mesh.forwarding.last_values import KeptLastValues
 from chappe.mesh.forwarding.losses import Losses, LossReason
 from chappe.mesh.forwarding.order import Order
-from chappe.mesh.forwarding.passing import ForwardFilter
-from chappe.mesh.forwarding.told import Told
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import LOSS, NOBODY
-from chappe.mesh.policy import Policy
 from chappe.mesh.topology import Topology
 
 Put = Callable[[Link, bytes], bool]

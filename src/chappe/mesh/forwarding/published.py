@@ -36,7 +36,7 @@ from chappe.mesh.forwarding.branches import Branch, Child, Key
 from chappe.mesh.forwarding.kept import KeptMessages, Put
 from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.forwarding.order import Keys
-from chappe.mesh.links.clock import micros
+from chappe.mesh.links.link import micros
 from chappe.mesh.messages import DATA, ID_BYTES, LOSS, NOBODY
 from chappe.mesh.places import Places
 

@@ -21,16 +21,15 @@ from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, SubscriptionRefused
 from chappe.mesh.filters import LAST_ASK, LAST_TOLD, Filter, matches, minimal
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, check_size, inner, messages_in, parse_publications
+from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.branches import Branch
-from chappe.mesh.forwarding.congestion import Congestion
-from chappe.mesh.forwarding.duplicates import SeenMessages
-from chappe.mesh.forwarding.early import Early, LossesElsewhere
+from chappe.mesh.forwarding.congestion import Congestion, Outboxes
+from chappe.mesh.forwarding.duplicates import Early, LossesElsewhere, Opens, SeenMessages, Turn
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
-from chappe.mesh.forwarding.group_keys import KeysHandingOn, KeysHere
-from chappe.mesh.forwarding.handing_on import HandingOn
+from chappe.mesh.forwarding.group_keys import HandingOn, KeysHandingOn, KeysHere
 from chappe.mesh.forwarding.holds import Holds
-from chappe.mesh.forwarding.judging import MessageJudge
+from chappe.mesh.forwarding.judging import ForwardFilter, MessageJudge, Refusals
 from chappe.mesh.forwarding.last_values import (
     TOPICS,
     KeptLastValues,
@@ -43,10 +42,7 @@ from chappe.mesh.forwarding.last_values import (
     parse_question,
 )
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, LossReason
-from chappe.mesh.forwarding.outboxes import Outboxes
-from chappe.mesh.forwarding.passing import ForwardFilter
-from chappe.mesh.forwarding.routes import Route, Routes
-from chappe.mesh.forwarding.turn import Opens, Turn
+from chappe.mesh.forwarding.routes import Route, Routes, TopicSubscriptions
 from chappe.mesh.forwarding.version1 import Originals
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import EndpointOptions, Link
@@ -66,10 +62,7 @@ from chappe.mesh.messages import (
     parse_message,
 )
 from chappe.mesh.places import Places
-from chappe.mesh.policy import Policy
-from chappe.mesh.refusals import Refusals
 from chappe.mesh.rules import MeshRules
-from chappe.mesh.subscriptions import TopicSubscriptions
 from chappe.mesh.topology import Topology
 
 Control = Callable[[Link, Message, float], Sequence[Effect]]

@@ -59,7 +59,7 @@ from chappe.mesh.flows import (
     unpack_head,
 )
 from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
-from chappe.mesh.forwarding.early import LossesElsewhere
+from chappe.mesh.forwarding.duplicates import LossesElsewhere
 from chappe.mesh.forwarding.losses import LossReason
 from chappe.mesh.forwarding.published import Published
 from chappe.mesh.links.link import Link

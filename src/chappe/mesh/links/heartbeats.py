@@ -21,8 +21,7 @@ from typing import Final
 from chappe.core import Effect
 from chappe.defaults import CLAIM_S, LOST_AFTER, PROBE_BYTES, PROBES_MAX
 from chappe.mesh.forwarding.congestion import CLAIM_BYTES, Congestion
-from chappe.mesh.links.clock import TIME, micros
-from chappe.mesh.links.link import Link
+from chappe.mesh.links.link import TIME, Link, micros
 from chappe.mesh.messages import pack_ping
 
 HEARTBEAT: Final = b"heartbeat"  # how the token of such a ping begins; a claim may follow
