@@ -1,8 +1,6 @@
 """Gateways: what joins two domains, each a mesh of its own, and passes chosen topics between them. No I/O.
 
-    summary         what one domain wants, as far as it may pass: prefixes, bounded
-    announcement    what gateways tell each other, as a prefix in their filters: link states carry it
-    election        which gateways pass, so that domains and gateways make a tree
+    announcement    what gateways tell each other, which of them pass, and the prefixes that they ask for
     marks           what goes along with a message from gateway to gateway, so that it never passes one twice
     core            ``GatewayCore``: stands between two endpoints
     events          what an application hears

@@ -1,4 +1,4 @@
-"""What a gateway tells the others of a domain, as one prefix in the filter of its endpoint there.
+"""A gateway announces itself to the others of a domain by one prefix in the filter of its endpoint there.
 
 Link states carry filters to everybody in a domain, tell in what order they changed, and end with their endpoint. So
 gateways need no messages to know each other, and no timers to notice that one is gone::
@@ -13,7 +13,8 @@ dots between them; it is empty for a gateway that takes no part yet.
 A shorter prefix in the same filter would cover it: so gateways want neither everything nor anything that begins with
 ``<`` (``summary``).
 
-Which gateways pass, so that domains and gateways make a tree: no message goes in a circle, and none comes twice.
+The election decides which gateways pass, so that domains and gateways make a tree: no message goes in a circle or
+comes twice.
 
 It is the spanning tree of bridges between networks (IEEE 802.1D), found from what gateways announce. The oldest
 gateway is the root. Each of the others has its way to the root on one side, *up*, and offers the domain on its other
@@ -26,7 +27,7 @@ already, as long as its way is no shorter.
 Departures: what is announced stands in link states and needs no timers; an announcement has the whole path, as in BGP,
 so that nobody believes what he said himself, and no distance is counted to infinity.
 
-What a gateway asks of one domain for the other: prefixes, as few as say it.
+``summary`` computes the prefixes that a gateway asks of one domain for the other.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def as_chosen(prefixes: Iterable[bytes], domain: str) -> Filter:
 
 
 def summary(wanted: Filter, chosen: Filter, topics_max: int, bytes_max: int) -> Filter:
-    """What of ``wanted`` may pass. Beyond the bounds those of ``chosen`` that anything of it is wanted under."""
+    """Return the part of ``wanted`` that may pass; beyond the bounds, those of ``chosen`` under which anything is
+    wanted.
+    """
     if not wanted or not chosen:
         return NOTHING
     inside = [each for each in wanted if matches(chosen, each)]
@@ -91,7 +94,7 @@ _FORM: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What one gateway says in one domain."""
+    """The announcement of one gateway in one domain."""
 
     here: str
     there: str
@@ -102,23 +105,22 @@ class Announcement:
 
     @property
     def rank(self) -> tuple[bytes, int, bytes]:
-        """Of two ways to the root the one that compares less is better: older root, shorter way, older gateway."""
+        """A sort key, smallest best, for ways to the root: older root, shorter way, older gateway."""
         return self.path[0], len(self.path), self.path[-1]
 
     @property
     def feeds(self) -> bool:
-        """Whether it brings this domain what comes from the root."""
+        """True if it brings this domain what comes from the root."""
         return self.passes and not self.up
 
     def pack(self) -> bytes:
-        """The prefix."""
         state = ("s" if self.settled else "l") + ("u" if self.up else "d") + ("p" if self.passes else "w")
         path = ".".join([each.hex() for each in self.path])
         return PREFIX + f"{self.here}/{self.there}/{state}/{path}".encode()
 
 
 def find(wanted: Filter) -> Announcement | None:
-    """What an endpoint with this filter announces, if it is a gateway. Of several only the first counts."""
+    """Return the announcement in a filter, if it is a gateway's. Of several only the first counts."""
     at = bisect_left(wanted, PREFIX)
     if at == len(wanted) or not wanted[at].startswith(PREFIX):
         return None

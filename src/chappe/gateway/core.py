@@ -114,7 +114,7 @@ class _Side:
         self.reported: Counter[str] = Counter()
 
     def look(self, filters: Mapping[bytes, Filter], but: bytes, gateways_max: int) -> None:
-        """See who is there, and what each wants; of thousands few have changed."""
+        """Update the endpoints and their filters; of thousands few have changed."""
         before, self._filters = self._filters, dict(filters)
         self._filters.pop(but, None)
         self.endpoints = len(self._filters)
@@ -152,12 +152,12 @@ class _Side:
                 del self._topics[topic]
 
     def is_gateway(self, endpoint: bytes) -> bool:
-        """Whether an endpoint is, or was until lately, another gateway."""
+        """Return whether an endpoint is, or was until lately, another gateway."""
         return endpoint in self.gateways or endpoint in self.former
 
 
 class GatewayCore:
-    """See the module. ``now`` is monotonic seconds.
+    """Joins two domains. ``now`` is monotonic seconds.
 
     Args:
         clock: The time of day: a gateway's name begins with it.
@@ -196,7 +196,6 @@ class GatewayCore:
 
     @property
     def passing(self) -> bool:
-        """Whether messages pass."""
         return self.state == "passing"
 
     # -- the driver -------------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class GatewayCore:
         return self._tell(now)
 
     def handle_subscription(self, side: int, filters: Mapping[bytes, Filter], now: float) -> list[Effect]:
-        """Who is in reach on a side, and what each endpoint wants, has changed; ``EndpointCore.filters`` says it."""
+        """Take the new ``EndpointCore.filters`` of a side."""
         seen, other = self._sides[side], self._sides[1 - side]
         seen.sees_other = other.options.own in filters
         seen.look(filters, other.options.own, self._limits.gateways_max)
@@ -270,7 +269,6 @@ class GatewayCore:
     # -- looks ------------------------------------------------------------------------------------------------
 
     def sides(self) -> tuple[SideStatus, SideStatus]:
-        """How the sides are."""
         one, two = [
             SideStatus(
                 each.options.domain, each.endpoints, len(each.gateways), self._wanted(number), each.passed,
@@ -281,7 +279,6 @@ class GatewayCore:
         return one, two
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
         found = []
         if self.passing and (self.place is None or self.place.rival is not None or not self._name):
             found.append("it passes without a place in the tree")
@@ -325,7 +322,7 @@ class GatewayCore:
         return self._change("standing by", now)
 
     def _note_way(self, up: int | None, now: float) -> None:
-        """See whether the way to the root has turned to the other side, and stays there."""
+        """Note whether the way to the root has moved to the other side, and stays there."""
         if self.passing or up in (None, self._up) or now >= self._turned_until:
             self._up = up
             self._turned_until = inf
@@ -392,7 +389,7 @@ class GatewayCore:
     # -- what is wanted ---------------------------------------------------------------------------------------
 
     def _wanted(self, side: int) -> Filter:
-        """What is asked of a side for the other one."""
+        """Return the filter asked of a side for the other one."""
         if not self.passing:
             return NOTHING
         limits = self._limits

@@ -1,4 +1,4 @@
-"""What an application hears of its gateway. The text of each is a sentence for people."""
+"""Events of a gateway for the application. The text of each is a sentence for people."""
 
 from __future__ import annotations
 

@@ -40,11 +40,9 @@ from chappe.limits import KV_LIMITS, KvLimits
 
 
 class KvClone(KvRole):
-    """See the module.
-
-    Every method that does something takes ``now``, monotonic seconds, and returns actions. Writes return at once;
-    their ``ticket`` is resolved when the master has done them durably and this clone shows the result: with None, with
-    True if ``put_unique`` inserted, or with a StoreError. Failures of writes without a ticket are reported.
+    """Every method that does something takes ``now``, monotonic seconds, and returns actions. Writes return at once;
+    their ``ticket`` is resolved when the master has done them durably and this clone shows the result: with None,
+    with True if ``put_unique`` inserted, or with a StoreError. Failures of writes without a ticket are reported.
 
     Args:
         clock: The time of day.
@@ -103,14 +101,12 @@ class KvClone(KvRole):
         return self._following.lost_at
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
         found = [*self.engine.invariants(), *self._following.invariants(), *self._writes.invariants()]
         if self._unready and self.readable:
             found.append("somebody waits until it may be read, and it may")
         return found
 
     def story(self, key: object) -> str:
-        """What is known of a key, for people."""
         state = f"follows {self.master} at event {self.position}" if self.connected else f"lost {self.master}"
         waiting = f"; {self.unconfirmed} writes are not confirmed" if self.unconfirmed else ""
         return f"{self.engine.story(to_value(key))}; {state}{waiting}"
@@ -124,21 +120,20 @@ class KvClone(KvRole):
 
     @property
     def connected(self) -> bool:
-        """Whether a master is followed."""
+        """True if a master is followed."""
         return self._following.connected
 
     @property
     def readable(self) -> bool:
-        """Whether it may be read."""
+        """True if it may be read."""
         return self._following.unreadable is None
 
     @property
     def coming(self) -> tuple[int, int] | None:
-        """Of a master's snapshot that comes: how many of its entries are here, and how many there are."""
+        """Progress of a master's snapshot: entries received, and entries in all."""
         return self._following.coming
 
     def revision_of(self, entry: Entry) -> int:
-        """See ``KvRole``."""
         self.check_master()
         return max(entry.revision, self._following.base)
 
@@ -154,12 +149,12 @@ class KvClone(KvRole):
 
     @property
     def room(self) -> bool:
-        """Whether a write is taken now, or refused since there was no master for too long."""
+        """True if a write is taken now, or refused since there was no master for too long."""
         return self._writes.room
 
     @property
     def settled(self) -> bool:
-        """Whether its master, if it is there, has confirmed all writes."""
+        """True if its master, if it is there, has confirmed all writes."""
         return not self._following.connected or not self._writes.pending
 
     @property
@@ -168,7 +163,6 @@ class KvClone(KvRole):
         return len(self._writes.pending)
 
     def age_s(self, now: float) -> float:
-        """See ``KvRole``."""
         return self._following.age_s(now)
 
     def unreadable(self) -> StaleData | None:
@@ -176,7 +170,7 @@ class KvClone(KvRole):
         return None if self._following.unreadable is None else self._following.stale()
 
     def idle(self) -> bool:
-        """Whether it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
+        """Return whether it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
         return self._following.idle() and self._writes.idle()
 
     def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
@@ -189,7 +183,7 @@ class KvClone(KvRole):
         return actions
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
-        """See ``KvRole``: its master is asked, once there is one."""
+        """The master is asked, once there is one."""
         self.check_master()
         actions: list[Effect] = []
         self._following.past.add(ticket, to_value(key), now + timeout_s)
@@ -223,7 +217,6 @@ class KvClone(KvRole):
         return actions
 
     def handle_message(self, topic: bytes, messages: Iterable[bytes], now: float) -> list[Effect]:
-        """See ``KvRole``."""
         actions: list[Effect] = []
         for payload in messages:
             try:
@@ -249,7 +242,6 @@ class KvClone(KvRole):
         return actions
 
     def handle_subscription(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Effect]:
-        """See ``KvRole``."""
         master = self._following.master
         if self._following.connected and master is not None:
             # Of who is behind an original nobody knows what it wants, nor that it is there: silence tells.
@@ -274,7 +266,6 @@ class KvClone(KvRole):
         return actions
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         return self._tick_at
 
     # -- inside ---------------------------------------------------------------------------------------------------

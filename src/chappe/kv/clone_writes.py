@@ -92,7 +92,6 @@ class PendingWrites:
         return len(self._writes)
 
     def add(self, seq: int, write: Pending) -> None:
-        """A write was made."""
         self._writes[seq] = write
 
     def confirm(self, state: WriteState) -> None:
@@ -214,7 +213,7 @@ class CloneWrites:
 
     @property
     def room(self) -> bool:
-        """Whether a write is taken now, or refused since there was no master for too long.
+        """True if a write is taken now, or refused since there was no master for too long.
 
         Behind one that was refused for want of room there is some when a write of those before is confirmed.
         """
@@ -227,15 +226,14 @@ class CloneWrites:
         return self.channel.room(0) and len(self.pending) < self._unconfirmed_max
 
     def idle(self) -> bool:
-        """Whether all are confirmed and shown."""
+        """Return whether all are confirmed and shown."""
         return not self.pending and self.channel.floor == self.channel.seq
 
     def greeting(self) -> cmd.AttachWriter:
-        """What opens the channel at a master."""
+        """Return the command that opens the channel at a master."""
         return cmd.AttachWriter(self.channel.floor, cmd.ticks(self._heartbeat_s))
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = self.channel.invariants()
         if self._sent > self.channel.seq:
             found.append(f"write {self._sent} was sent, the last one is {self.channel.seq}")
@@ -333,7 +331,6 @@ class CloneWrites:
             self._uplink.send(cmd.Settled(known), master, actions)
 
     def tick(self, now: float, actions: list[Effect]) -> None:
-        """Heartbeats."""
         self._apply(self.channel.tick(now), actions)
 
     # -- inside -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ nanoseconds since 1970. An entry may be read until somebody calls ``expire``: th
 
 A change can be undone (``revert``), the latest first, for owners whose disk may refuse what was done.
 
-A view of a store without its latest changes, which the disk may still refuse.
+``DurableContents`` is a view of a store without its latest changes, which the disk may still refuse.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Entry(Leaf, eq=False, gc=False):
 
 
 class Change(Frozen, frozen=True):
-    """What became of one key: ``entry`` is what is there now, ``before`` what was."""
+    """A change of one key: ``entry`` is there now, ``before`` was there."""
 
     kind: Kind
     version: int
@@ -58,23 +58,22 @@ class Change(Frozen, frozen=True):
 
     @property
     def key(self) -> Value:
-        """The key."""
         found = self.entry or self.before
         assert found is not None
         return found.key
 
 
 def index_of(key: Value) -> Index:
-    """What a key is found by; raises UnsupportedValue for anything that is not a value."""
+    """Return the index of a key; raises UnsupportedValue for anything that is not a value."""
     return key if type(key) is str else sort_key(key)
 
 
 class Engine:
-    """See the module.
+    """Entries in memory with their versions and latest changes.
 
     Args:
-        version: Of the last change before this engine was made.
-        changes_max: Changes that are remembered; older ones are forgotten.
+    version: Of the last change before this engine was made.
+    changes_max: Changes that are remembered; older ones are forgotten.
     """
 
     def __init__(self, version: int = 0, changes_max: int = STORE_CHANGES_MAX) -> None:
@@ -91,7 +90,6 @@ class Engine:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = [
             f"{entry.key!r} is found under another key" for index, entry in self.entries.items()
             if index is not entry.key and index != index_of(entry.key)
@@ -106,7 +104,6 @@ class Engine:
         return found
 
     def story(self, key: Value) -> str:
-        """What is known of a key, for people."""
         entry = self.find(key)
         changes = [change for change in self._changes if index_of(change.key) == index_of(key)]
         past = ", ".join([f"{change.kind} as {change.version}" for change in changes[-5:]])
@@ -125,11 +122,13 @@ class Engine:
         return self.entries.get(key if type(key) is str else sort_key(key))
 
     def get_index(self, key: Value, index: Value) -> Value:
-        """What lies at ``index`` of the value under a key (``operations.retrieve``); raises NoSuchKey or TypeClash."""
+        """Return the part at ``index`` of the value under a key (``operations.retrieve``); raises NoSuchKey or
+        TypeClash.
+        """
         return operations.retrieve(self.get(key), index)
 
     def exists(self, key: Value) -> bool:
-        """Whether there is a value under the key."""
+        """Return whether there is a value under the key."""
         return self.find(key) is not None
 
     def keys(self) -> list[Value]:
@@ -208,7 +207,7 @@ class Engine:
         return change
 
     def put_all(self, pairs: Iterable[tuple[Value, Value]]) -> None:
-        """As ``put`` of each, for owners that remember no changes and want none."""
+        """Put each pair, for owners that remember no changes and want none."""
         assert not self._changes.maxlen
         entries = self.entries
         version = self.version
@@ -254,7 +253,6 @@ class Engine:
         return change
 
     def clear(self) -> list[Change]:
-        """Remove everything."""
         return [change for entry in list(self.entries.values()) if (change := self.erase(entry.key)) is not None]
 
     def expire(self, now_ns: int) -> list[Change]:
@@ -359,7 +357,7 @@ class StagedEntries:
         self._put(index, found)
 
     def add_all(self, pairs: Iterable[tuple[Value, Value]]) -> None:
-        """As ``add`` of each, where nothing expires."""
+        """Add each pair, where nothing expires."""
         if self._engine.entries:
             for key, value in pairs:
                 self.add(key, value)
@@ -407,5 +405,4 @@ class DurableContents:
         return self._before[index] is not None if index in self._before else self._engine.exists(key)
 
     def keys(self) -> list[Value]:
-        """Return all keys."""
         return [entry.key for entry in self._engine.frozen(self._without)]

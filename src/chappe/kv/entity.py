@@ -1,4 +1,4 @@
-"""Who takes part in a store: an endpoint, and one object in it.
+"""The identity of a participant of a data store: an endpoint, and one object in it.
 
 The topics that a store's messages travel on, and its name.
 """
@@ -65,7 +65,7 @@ class Entity(NamedTuple):
 
     @property
     def is_chappe(self) -> bool:
-        """Whether it understands what chappe adds to the protocol."""
+        """True if it understands what chappe adds to the protocol."""
         return self.number >> _MARK_BITS == _MARK
 
     def __str__(self) -> str:

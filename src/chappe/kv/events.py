@@ -1,4 +1,4 @@
-"""What masters and clones report of themselves (``core.Report``), besides the changes of keys."""
+"""Reports of masters and clones (``core.Report``), beside changes of keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CloneDropped(StoreEvent):
     why: int = ErrorCode.UNSPECIFIED
 
     @property
-    def code(self) -> int:  # noqa: D102
+    def code(self) -> int:
         return self.why
 
 
@@ -87,7 +87,7 @@ class CloneResyncs(StoreEvent):
     error: ChappeError
 
     @property
-    def code(self) -> int:  # noqa: D102
+    def code(self) -> int:
         return self.error.code
 
 
@@ -138,7 +138,7 @@ class WriteFailed(StoreEvent):
     error: StoreError
 
     @property
-    def code(self) -> int:  # noqa: D102
+    def code(self) -> int:
         return self.error.code
 
 

@@ -1,6 +1,6 @@
 """The clones that follow a master: each is sent all there is once, and from then on every change in order.
 
-What a master knows of the clones that write to it: how far each is done, and which writes did not go well.
+Writers are the clones that write to a master: how far each is done, and which writes failed.
 
 It is kept beyond the end of a connection, and in the backend beyond the end of the master, because a clone that comes
 back repeats what was not confirmed to it, and nothing may be done twice.
@@ -65,7 +65,7 @@ class CloneWriter:
 
     @property
     def full(self) -> bool:
-        """Whether it must first settle what went wrong."""
+        """True if it must first settle what went wrong."""
         return len(self.outcomes) >= self._outcomes_max
 
     def told(self) -> tuple[int, tuple[tuple[int, int], ...]]:
@@ -84,8 +84,6 @@ class CloneWriter:
 
 
 class Writers:
-    """All of them."""
-
     def __init__(self, rows: tuple[WriterRow, ...], limits: KvLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
@@ -99,7 +97,6 @@ class Writers:
             writer.outcomes = dict(row.outcomes)
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found: list[str] = []
         for entity, writer in self.known.items():
             if writer.applied > writer.taken:
@@ -120,12 +117,12 @@ class Writers:
         return writer
 
     def row(self, entity: Entity) -> WriterRow | None:
-        """What a backend keeps of a clone that writes, or has left since; None if it is forgotten."""
+        """Return the row that a backend keeps of a clone that writes or wrote; None if it is forgotten."""
         each = self.known.get(entity)
         return None if each is None else WriterRow(entity, each.taken, tuple(each.outcomes.items()), each.heard_ns)
 
     def rows(self) -> tuple[WriterRow, ...]:
-        """What is known of all, as far as it is durable."""
+        """Return the durable state of all writers."""
         found = []
         for each in self.known.values():
             outcomes = tuple([outcome for outcome in each.outcomes.items() if outcome[0] <= each.applied])
@@ -213,13 +210,12 @@ class Followers:
         return {clone.endpoint for clone in (*self.output.consumers, *self._snapshots.takers)}
 
     def idle(self, gone: Collection[bytes]) -> bool:
-        """Whether every clone has everything, but those at endpoints that are ``gone``."""
+        """Return whether every clone has everything, except those at endpoints that are ``gone``."""
         return self.output.idle(lambda clone: clone.endpoint in gone) and all(
             clone.endpoint in gone for clone in self._snapshots.takers
         )
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = self.output.invariants()
         if self.has_clones is not bool(self.output.consumers):
             found.append(f"clones are told: {self.has_clones}, {len(self.output.consumers)} there are")
@@ -348,7 +344,6 @@ class Followers:
             self._beat(self.output.seq, now, actions)  # only another master can hear it
 
     def next_timeout(self) -> float:
-        """When ``tick`` is due."""
         if not self.output.consumers:
             return self._beat_at
         due = min(self.output.next_timeout(), self._snapshots.silences.next)
@@ -427,7 +422,6 @@ class Followers:
         self._counted()
 
     def _counted(self) -> None:
-        """Who follows, or what they take, is another."""
         consumers = self.output.consumers
         self.has_clones = bool(consumers)
         self._together = self.has_clones and not self._originals

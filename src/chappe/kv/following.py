@@ -81,7 +81,7 @@ class Following:
         self._conflicts = Conflicts()
 
     def idle(self) -> bool:
-        """Whether it is attached, and knows of nothing missing."""
+        """Return whether it is attached, and knows of nothing missing."""
         return self.connected and not (self._input.closed or self._resumed) and self._input.idle()
 
     @property
@@ -90,7 +90,6 @@ class Following:
         return self._input.next - 1 if self.connected and not self._input.closed else None
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = self._input.invariants()
         if self.connected and (self.master is None or not self._input.initialized):
             found.append(f"it follows {self.master}, whose channel has not begun")
@@ -98,12 +97,12 @@ class Following:
 
     @property
     def calm(self) -> bool:
-        """Whether it follows a master, and nothing is missing or on its way: then nothing is due within a tick."""
+        """True if it follows a master, and nothing is missing or on its way: then nothing is due within a tick."""
         return self._receiving is None and self.idle()
 
     @property
     def coming(self) -> tuple[int, int] | None:
-        """Of a snapshot that comes: how many of its entries are here, and how many there are."""
+        """Progress of a snapshot: entries received, and entries in all."""
         return None if self._receiving is None else (self._receiving.taken, self._receiving.offer.entries)
 
     def age_s(self, now: float) -> float:
@@ -241,11 +240,10 @@ class Following:
 
     @property
     def _searches(self) -> bool:
-        """Whether it asks for a snapshot now and then."""
+        """True if it asks for a snapshot now and then."""
         return (not self.connected or self._input.closed) and self._receiving is None
 
     def next_timeout(self) -> float:
-        """When ``tick`` is due."""
         due = []
         if self.connected:
             due += [self._heard_at + MASTER_SILENT_S, self._writes.channel.next_timeout(), self._input.next_timeout()]
@@ -279,7 +277,9 @@ class Following:
 
     @property
     def _state(self) -> tuple[Entity, int] | None:
-        """What is here, so that a master of chappe may know what it lacks: what this one had behind its event."""
+        """Return this clone's state as a master and an event, from which a master of chappe computes the missing
+        changes.
+        """
         if self.master is None or not self.master.is_chappe or self._input.closed or not self._input.initialized:
             return None
         return self.master, self._input.next - 1

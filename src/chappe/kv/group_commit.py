@@ -28,12 +28,11 @@ class Undurable(Protocol):
     """An operation as it was done in memory, and who wrote it."""
 
     @property
-    def changes(self) -> tuple[Change, ...]:
-        """What it has changed."""
+    def changes(self) -> tuple[Change, ...]: ...
 
     @property
     def writer(self) -> Entity | None:
-        """Who wrote it, if that is to be remembered."""
+        """The writer, if it is to be remembered."""
 
     @property
     def seq(self) -> int:
@@ -41,7 +40,7 @@ class Undurable(Protocol):
 
     @property
     def clears(self) -> bool:
-        """Whether it has removed everything."""
+        """True if it has removed everything."""
 
 
 T = TypeVar("T", bound=Undurable)
@@ -62,7 +61,6 @@ class DoneOperation(Frozen, frozen=True):
 
     @property
     def clears(self) -> bool:
-        """See ``Undurable``."""
         return len(self.changes) > 1 and all(change.kind == "erase" for change in self.changes)
 
 
@@ -71,7 +69,7 @@ RowOf: TypeAlias = Callable[[Entity], WriterRow | None]
 
 
 class Committing(Generic[T]):
-    """What waits for the backend."""
+    """Operations that wait for the backend."""
 
     def __init__(self, limits: KvLimits) -> None:
         self._limits = limits
@@ -106,12 +104,12 @@ class Committing(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that no more should come: two commits' worth."""
+        """True if two commits' worth of operations wait, so that no more should come."""
         limits = self._limits
         return len(self._waiting) >= 2 * limits.commit_operations or self._waiting_bytes >= 2 * limits.commit_bytes
 
     def beyond(self, count: int, size: int) -> bool:
-        """Whether more than so many operations, or bytes, are not durable."""
+        """Return whether more than so many operations, or bytes, are not durable."""
         return self.count > count or self._waiting_bytes > size
 
     def changes(self) -> list[Change]:
@@ -177,7 +175,7 @@ class Committing(Generic[T]):
         return self.end(engine, kept=False) + waiting
 
     def drop_waiting(self, engine: Engine) -> list[T]:
-        """What no commit has taken yet is undone in the engine and returned."""
+        """Undo in the engine the operations that no commit has taken yet, and return them."""
         undone = [each[0] for each in self._waiting]
         _revert(undone, engine)
         self._waiting.clear()
@@ -193,7 +191,7 @@ class Committing(Generic[T]):
         return ended
 
     def _rows(self, done: T) -> tuple[tuple[Row, ...], int]:
-        """What is to be kept of an operation, and about how many bytes it is."""
+        """Return the rows to keep of an operation, and their approximate size in bytes."""
         if done.clears:
             return (ClearRows(),), 0
         rows: list[Row] = []

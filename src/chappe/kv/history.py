@@ -71,11 +71,11 @@ def past_change(row: HistoryRow) -> PastChange:
 
 
 class KeyHistory:
-    """See the module.
+    """The latest changes of each key.
 
     Args:
-        size: Changes of a key that are kept; 0 for none.
-        kept: Whether rows are also kept elsewhere, and have to be removed there.
+    size: Changes of a key that are kept; 0 for none.
+    kept: Whether rows are also kept elsewhere, and have to be removed there.
     """
 
     def __init__(self, size: int, limits: KvLimits, *, kept: bool) -> None:
@@ -91,7 +91,6 @@ class KeyHistory:
         self._unwanted = False  # whether there are rows elsewhere of which none is wanted
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found: list[str] = []
         limits = self._limits
         if sum([_size(row) for row in self._order.values()]) != self._bytes or self._bytes > limits.history_bytes:
@@ -155,7 +154,6 @@ class KeyHistory:
     # -- changes ------------------------------------------------------------------------------------------------
 
     def add(self, rows: Iterable[HistoryRow]) -> None:
-        """These changes are durable."""
         for row in rows:
             if self.size:
                 self._append(row)

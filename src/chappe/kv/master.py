@@ -34,11 +34,9 @@ from chappe.limits import KV_LIMITS, KvLimits
 
 
 class KvMaster(KvRole):
-    """See the module.
-
-    Every method that does something takes ``now``, monotonic seconds, and returns actions. Operations raise StoreError,
-    UnsupportedValue or RecordTooLarge at once, and then nothing was done; their ``ticket`` is resolved when they are
-    durable.
+    """Every method that does something takes ``now``, monotonic seconds, and returns actions. Operations raise
+    StoreError, UnsupportedValue or RecordTooLarge at once, and then nothing was done; their ``ticket`` is resolved
+    when they are durable.
 
     Args:
         entity: Who this master is; made by ``entity.chappe_entity``, new in each life.
@@ -110,21 +108,17 @@ class KvMaster(KvRole):
         return self._followers.output.seq
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
         parts = (self.engine, self._followers, self._writers, self._taking, self._history)
         return [each for part in parts for each in part.invariants()]
 
     def story(self, key: object) -> str:
-        """What is known of a key, for people."""
         pending = f"; {self.waiting} operations are not durable yet" if self.waiting else ""
         return f"{self.engine.story(to_value(key))}; {len(self.clones)} clones, at event {self.position}{pending}"
 
     def revision_of(self, entry: Entry) -> int:
-        """See ``KvRole``."""
         return max(entry.revision, self._followers.base)
 
     def durable(self, key: Value) -> Entry | None:
-        """See ``KvRole``."""
         entry = self.engine.find(key)
         if self.settled:
             return entry
@@ -136,22 +130,20 @@ class KvMaster(KvRole):
         return past_rows(self, self._history, key)
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
-        """See ``KvRole``."""
         return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
     @property
     def clones(self) -> tuple[Entity, ...]:
-        """Those that are attached."""
         return self._followers.output.consumers
 
     @property
     def room(self) -> bool:
-        """Whether the backend keeps up; if not, the driver lets writers wait."""
+        """True if the backend keeps up; if not, the driver lets writers wait."""
         return not self._ordering.commits.full
 
     @property
     def settled(self) -> bool:
-        """Whether all that was written is durable."""
+        """True if all that was written is durable."""
         return not self.waiting
 
     @property
@@ -173,7 +165,7 @@ class KvMaster(KvRole):
         return DurableContents(self.engine, self._ordering.commits.changes())
 
     def idle(self) -> bool:
-        """Whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""
+        """Return whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""
         return self.settled and self._followers.idle(self._gone) and self._taking.idle(self._gone)
 
     # -- application: writing -----------------------------------------------------------------------------------
@@ -199,11 +191,9 @@ class KvMaster(KvRole):
 
     @property
     def held_until(self) -> float:
-        """See ``KvRole``."""
         return self._followers.held_until
 
     def let_go(self) -> list[Effect]:
-        """See ``KvRole``."""
         actions: list[Effect] = []
         self._followers.let_go(actions)
         return actions
@@ -224,7 +214,7 @@ class KvMaster(KvRole):
         return self._ordering.frozen()
 
     def writer_rows(self) -> tuple[WriterRow, ...]:
-        """What is known of clones that write, as far as it is durable."""
+        """Return the durable state of clones that write."""
         return self._writers.rows()
 
     def drop_waiting(self) -> list[Effect]:
@@ -253,7 +243,6 @@ class KvMaster(KvRole):
         return actions
 
     def handle_message(self, topic: bytes, messages: Iterable[bytes], now: float) -> list[Effect]:
-        """See ``KvRole``."""
         if topic == self.topics[1]:
             return self._hear_masters(messages, now)
         actions: list[Effect] = []
@@ -294,7 +283,7 @@ class KvMaster(KvRole):
         return actions
 
     def handle_done(self, job: Commit, error: StorageError | None, now: float) -> list[Effect]:
-        """See ``KvRole``; if a commit is refused, everything that waits is undone and refused."""
+        """If a commit is refused, all waiting operations are undone and refused."""
         actions: list[Effect] = []
         if error is None:
             self._ordering.committed(job.number, now, actions)
@@ -324,7 +313,6 @@ class KvMaster(KvRole):
         self._followers.hurry(now)
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         return min(self._followers.tick_at, self._followers.held_until, self._ordering.expire_at)
 
     # -- inside ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What add, subtract and a look into a value do, by the type of the value: the rules of the original.
+"""The operations add, subtract and retrieve by the type of the value, with the rules of the original.
 
 ============ ===================== =========================== ========================================
 stored       add                   subtract                    look into (``retrieve``)
@@ -48,13 +48,13 @@ def size_of(value: Any) -> int:
 
 
 def entry_fits(key: Value, value: Value) -> bool:
-    """Whether a key and value are within ``STORE_ENTRY_BYTES_MAX``; a long string is measured exactly."""
+    """Return whether a key and value are within ``STORE_ENTRY_BYTES_MAX``; a long string is measured exactly."""
     size = size_of(key) + size_of(value)
     return size <= STORE_ENTRY_BYTES_MAX or len(encode(key)) + len(encode(value)) <= STORE_ENTRY_BYTES_MAX
 
 
 class Weight(NamedTuple):
-    """What a value costs: bytes, and elements at every depth together. At most that, where some were taken away."""
+    """The size of a value: bytes, and elements at every depth together. It is an upper bound after removals."""
 
     size: int
     elements: int
@@ -66,7 +66,7 @@ class Weight(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether a value may have it."""
+        """True if a value may have it."""
         return self.size <= STORE_ENTRY_BYTES_MAX and self.elements <= VALUE_ELEMENTS_MAX
 
 
@@ -178,7 +178,7 @@ def subtract(stored: Any, operand: Any) -> Value:
 
 
 def retrieve(stored: Any, index: Any) -> Value:
-    """What ``stored`` has at ``index``; raises NoSuchKey or TypeClash."""
+    """Return the part of ``stored`` at ``index``; raises NoSuchKey or TypeClash."""
     kind = type(stored)
     if kind is tuple:
         if type(index) not in (Count, int) or int(index) < 0:
@@ -221,7 +221,7 @@ def _bounded(kind: type, number: int) -> Value:
 
 
 def _bounds(make: Callable[..., T], *arguments: Any) -> T:
-    """What ``make`` makes, if nothing in it is too deep."""
+    """Return the result of ``make`` if nothing in it is too deep."""
     try:
         return make(*arguments)
     except UnsupportedValue as problem:

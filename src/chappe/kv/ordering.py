@@ -90,7 +90,9 @@ class Ordering:
         return self._engine.frozen(self.commits.changes())
 
     def since(self, master: Entity, event: int) -> SnapshotChanges | None:
-        """What is durable, and may differ from what ``master`` had behind its ``event``, if that is known."""
+        """Return the durable entries that may differ from the state of ``master`` behind its ``event``; None if
+        unknown.
+        """
         found = None if self._recent is None else self._recent.since(master, event)
         if found is None:
             return None
@@ -137,7 +139,7 @@ class Ordering:
         return actions
 
     def put_alone(self, key: Value, value: Value, now: float) -> list[Effect]:
-        """What ``do`` comes to for a put of which nobody is to be told."""
+        """Do a put of which nobody needs to be told."""
         if not entry_fits(key, value):
             raise RecordTooLarge(_TOO_LARGE)
         actions: list[Effect] = []
@@ -172,7 +174,6 @@ class Ordering:
         self._finish(done, now, actions)
 
     def expire(self, now: float, actions: list[Effect]) -> None:
-        """What is due to expire goes."""
         if self.expire_at == math.inf:
             return
         expired = self._due(now)
@@ -201,7 +202,6 @@ class Ordering:
                 actions.append(Persist(job))
 
     def committed(self, number: int, now: float, actions: list[Effect]) -> None:
-        """A commit is durable."""
         self._history.left(self._leaving)
         self._history.add(self._adding)
         for done in self.commits.committed(number):
@@ -231,7 +231,7 @@ class Ordering:
         return self._unknown(self.commits.drop_waiting(self._engine))
 
     def end(self, kept: bool, now: float) -> list[Effect]:
-        """What the commit under way holds stays, or is undone. Whether the next master has it is not known."""
+        """Keep or undo the commit under way. It is unknown whether the next master has it."""
         dones = self.commits.end(self._engine, kept)
         actions = self._unknown(dones)
         if kept:

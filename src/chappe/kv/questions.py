@@ -31,8 +31,6 @@ _PAUSE_MAX_S: Final = 5.0  # between two questions for the same part
 
 
 class _PastQuestion:
-    """One question."""
-
     __slots__ = ("again_at", "below", "found", "key", "number", "pause_s", "ticket", "until")
 
     def __init__(self, ticket: int, key: Value, until: float) -> None:
@@ -47,8 +45,6 @@ class _PastQuestion:
 
 
 class PastQuestions:
-    """See the module."""
-
     def __init__(self, name: str, uplink: Uplink) -> None:
         self._name = name
         self._uplink = uplink
@@ -98,7 +94,6 @@ class PastQuestions:
             self._end(asking, tuple(asking.found), actions)
 
     def begin_again(self) -> None:
-        """There is another master."""
         for each in self._asking.values():
             each.below, each.number, each.again_at, each.pause_s = 0, 0, -math.inf, CHANNEL_NACK_S
             each.found.clear()

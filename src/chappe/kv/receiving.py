@@ -65,7 +65,7 @@ class Receiving:
 
     @property
     def whole(self) -> bool:
-        """Whether all entries have come."""
+        """True if all entries have come."""
         return self.taken == self.offer.entries
 
     def begin(self, now: float, actions: list[Effect]) -> None:
@@ -150,7 +150,6 @@ class Receiving:
             self.tell(actions, again=True)
 
     def next_timeout(self) -> float:
-        """When ``tick`` is due."""
         return min(self._heard_at + MASTER_SILENT_S, self._ask_at, self.input.next_timeout())
 
     def _gather(self, taken: list[ConsumerAction[cmd.Event]], actions: list[Effect]) -> None:

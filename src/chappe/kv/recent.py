@@ -1,4 +1,4 @@
-"""Which keys have changed lately, and between which states: all that a clone needs that was up to date a moment ago.
+"""Keys that changed lately, and between which states: all that a clone needs that was up to date a moment ago.
 
 A clone names the state that it has by a master and the last event of that one. The servers of a chain remember for the
 latest states which keys were changed on the way to each. So the next head can tell any clone what it lacks, though it
@@ -58,7 +58,7 @@ class EventNumbers:
 
 
 class _RecentState(NamedTuple):
-    """What ``master`` had behind its ``event``, and which keys may differ from the state before."""
+    """The state of ``master`` behind its ``event``, and the keys that may differ from the state before."""
 
     master: Entity
     event: int
@@ -66,8 +66,6 @@ class _RecentState(NamedTuple):
 
 
 class Recent:
-    """See the module."""
-
     def __init__(self, limits: KvLimits) -> None:
         self._limits = limits
         self._states: deque[_RecentState] = deque()  # nothing is known of what was before the first: it has no keys
@@ -76,14 +74,14 @@ class Recent:
         self._bytes = 0
 
     def begin(self, master: Entity, event: int) -> None:
-        """What is here is what ``master`` had behind its ``event``; what it differs in from before is not known."""
+        """Begin with the state of ``master`` behind its ``event``; its differences from earlier states are unknown."""
         self._before += len(self._states)
         self._states.clear()
         self._keys = self._bytes = 0
         self._states.append(_RecentState(master, event, ()))
 
     def name(self, master: Entity, event: int) -> None:
-        """What is here has another name: nothing has changed, and ``master`` goes on from it."""
+        """Give the same state another name; ``master`` goes on from it."""
         self._append(_RecentState(master, event, ()))
 
     def add(self, master: Entity, event: int, operations: Iterable[Operation]) -> None:
@@ -101,7 +99,8 @@ class Recent:
         self._append(_RecentState(master, event, tuple(keys)))
 
     def since(self, master: Entity, event: int) -> tuple[int, list[bytes]] | None:
-        """What may differ from what ``master`` had behind its ``event``, each key once; None if that is not known.
+        """Return the keys that may differ from the state of ``master`` behind its ``event``, each once; None if
+        unknown.
 
         Before it a number: of two answers at a time the one with the lower number contains the other.
         """
@@ -118,7 +117,6 @@ class Recent:
         return None
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found: list[str] = []
         limits = self._limits
         if self._keys != sum([len(each.keys) for each in self._states]):

@@ -5,9 +5,9 @@ written at one of them goes to the master by a channel, as a clone's writes do, 
 master if this one is it by then: so it is done once. Clones that ask aloud while there is no master are answered by
 the next one.
 
-Clones that ask all endpoints for a master while none serves: the next one answers them first.
+``Voters`` are clones that ask all endpoints for a master while none serves: the next one answers them first.
 
-What is written at one of several masters that is not the one now: a clone's channel of writes, to whoever is.
+``Author`` sends writes made at a passive replica to the current master over a clone's channel.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Author:
 
     @property
     def waits(self) -> bool:
-        """Whether something written here is not confirmed."""
+        """True if something written here is not confirmed."""
         return len(self.writes.pending) > 0
 
     def write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
@@ -99,7 +99,6 @@ class Author:
         return actions
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         return self.writes.refuse_at(self._lost_at) if self.master is None else self.writes.channel.next_timeout()
 
     def handle_timeout(self, now: float) -> list[Effect]:
@@ -138,24 +137,24 @@ class Voters:
         self._asks = {who: ask for who, ask in self._asks.items() if now < ask[0] + STAR_ORIGINAL_SILENT_S}
 
     def take(self) -> list[bytes]:
-        """What was asked; somebody serves now."""
+        """Return the questions, now that a master serves."""
         asks, self._asks = self._asks, {}
         return [payload for _, payload in asks.values()]
 
 
 def asks_aloud(message: cmd.Message) -> bool:
-    """Whether a clone looks for a master, whichever there is."""
+    """Return whether a clone looks for a master, whichever there is."""
     command = message.command
     return isinstance(command, cmd.MissingEvents) and message.receiver == NOBODY and command.seqs[:1] == ASK_HANDSHAKE
 
 
 class StoreReplica(KvRole):
-    """See the module.
+    """One of the servers that are master in turn.
 
     Args:
-        entity: Who this one is as an author of writes; made by ``entity.chappe_entity``, new in each life.
-        notify: Whether changes are told to watchers.
-        history: The latest changes of each key, as far as all have them.
+    entity: Who this one is as an author of writes; made by ``entity.chappe_entity``, new in each life.
+    notify: Whether changes are told to watchers.
+    history: The latest changes of each key, as far as all have them.
     """
 
     kind = "master"
@@ -188,7 +187,7 @@ class StoreReplica(KvRole):
     @property
     @abstractmethod
     def _serving(self) -> bool:
-        """Whether that does what it is asked for."""
+        """True if the master here takes operations."""
 
     @property
     @abstractmethod
@@ -197,7 +196,7 @@ class StoreReplica(KvRole):
 
     @property
     def leads(self) -> bool:
-        """Whether own writes are done here, in the moment of the call: behind a takeover those before come first."""
+        """True if own writes are done here during the call; after a takeover earlier ones come first."""
         return self._serving and not self._own.waits
 
     @property
@@ -207,7 +206,7 @@ class StoreReplica(KvRole):
 
     @property
     def notify(self) -> bool:
-        """Whether changes are told to watchers."""
+        """True if changes are told to watchers."""
         return self._notices.wanted
 
     @notify.setter
@@ -218,7 +217,7 @@ class StoreReplica(KvRole):
 
     @property
     def readable(self) -> bool:
-        """Whether it may be read."""
+        """True if it may be read."""
         return self._unreadable is None
 
     def unreadable(self) -> StaleData | None:
@@ -228,14 +227,14 @@ class StoreReplica(KvRole):
 
     @property
     def room(self) -> bool:
-        """Whether a write is taken now, or refused for another reason than too little room."""
+        """True if a write is taken now, or refused for another reason than too little room."""
         if self.leads and self.master is not None:
             return self.master.room
         return self._own.writes.room
 
     @property
     def settled(self) -> bool:
-        """Whether nothing that was written here waits."""
+        """True if nothing that was written here waits."""
         if self.master is not None and not self.master.settled:
             return False
         return self._own.master is None or not self._own.waits
@@ -246,11 +245,10 @@ class StoreReplica(KvRole):
         return len(self._own.writes.pending)
 
     def revision_of(self, entry: Entry) -> int:
-        """See ``KvRole``. Of what is not master here it may be that of a later write in the same commit."""
+        """Where this replica is not master, it may be the revision of a later write in the same commit."""
         return max(entry.revision, self._base) if self.master is None else self.master.revision_of(entry)
 
     def durable(self, key: Value) -> Entry | None:
-        """See ``KvRole``."""
         return self.engine.find(key) if self.master is None else self.master.durable(key)
 
     def past(self, key: Value) -> list[HistoryRow]:
@@ -258,7 +256,7 @@ class StoreReplica(KvRole):
         return past_rows(self, self.history, key)
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
-        """See ``KvRole``: every server has it."""
+        """Every server has the history."""
         return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
     def _shown_revision(self, key: Value) -> int | None:
@@ -288,7 +286,6 @@ class StoreReplica(KvRole):
         return []
 
     def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
-        """See ``KvRole``."""
         return self._hear_clones(messages, now) if topic == self._master_topic else self._hear_masters(messages, now)
 
     def _hear_clones(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
@@ -328,7 +325,7 @@ class StoreReplica(KvRole):
 
     @abstractmethod
     def _knows(self, endpoint: bytes) -> bool:
-        """Whether it is here, or one that is master in turn with this one: it is no second master."""
+        """Return whether an endpoint is this one or another replica, and so not a second master."""
 
     # -- what follows from what was done ------------------------------------------------------------------------
 
@@ -338,7 +335,7 @@ class StoreReplica(KvRole):
 
     @abstractmethod
     def _look(self, now: float) -> None:
-        """See what follows from what was done, for own writes too."""
+        """Collect the consequences of operations, also for own writes."""
 
     def _take(self, now: float) -> list[Effect]:
         """All that is to be done, with what follows from it."""
@@ -352,7 +349,7 @@ class StoreReplica(KvRole):
         return done
 
     def _hear_ourselves(self, now: float) -> None:
-        """What was sent to our own endpoint: own writes to the own master, and its answers."""
+        """Deliver messages to our own endpoint: own writes to the own master, and its answers."""
         while self._looped:
             topic, payload = self._looped.popleft()
             if topic == self._clone_topic:

@@ -1,4 +1,4 @@
-"""What a master and a clone have in common: whoever runs one need not know which it is."""
+"""The common interface of masters and clones; drivers need not know which they run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def new_input(limits: KvLimits, now: float, calm_s: float = 0.0) -> ChannelConsu
 
 
 class KeyChange(Frozen, frozen=True):
-    """What those who watch a store are told of a key.
+    """A change of a key, for watchers of a store.
 
     ``value`` is what it has now and ``before`` what it had, None where there is nothing (``kind`` tells that from a
     stored none). ``expiry_ns`` is what was asked for with the write. ``publisher`` is who wrote, None if unknown.
@@ -58,7 +58,6 @@ class Notices:
         self.to: int | None = None
 
     def tell(self, change: Change, expiry_ns: int | None, publisher: Entity | None, actions: list[Effect]) -> None:
-        """A key has changed."""
         if self.wanted:
             value = None if change.entry is None else change.entry.value
             before = None if change.before is None else change.before.value
@@ -77,7 +76,7 @@ class Conflicts:
         self._told: dict[Entity, float] = {}
 
     def is_news(self, other: Entity, now: float) -> bool:
-        """Whether one that says something is to be told of."""
+        """Return whether to report another master that was heard."""
         self._told = {each: at for each, at in self._told.items() if now < at + MASTER_CONFLICT_S}
         if other in self._told or len(self._told) >= CONFLICTS_MAX:
             return False
@@ -132,7 +131,7 @@ class KvRole(ABC):
 
     @property
     def notify(self) -> bool:
-        """Whether changes are told to watchers."""
+        """True if changes are told to watchers."""
         return self._notices.wanted
 
     @notify.setter
@@ -141,7 +140,7 @@ class KvRole(ABC):
 
     @property
     def readable(self) -> bool:
-        """Whether it may be read."""
+        """True if it may be read."""
         return True
 
     def unreadable(self) -> StaleData | None:
@@ -166,12 +165,12 @@ class KvRole(ABC):
     @property
     @abstractmethod
     def room(self) -> bool:
-        """Whether a write is taken now, or refused for another reason than too little room."""
+        """True if a write is taken now, or refused for another reason than too little room."""
 
     @property
     @abstractmethod
     def settled(self) -> bool:
-        """Whether nothing that was written here waits: for a backend, or for a master that is in reach."""
+        """True if no write made here waits for a backend or for a master in reach."""
 
     @property
     def held_until(self) -> float:
@@ -184,7 +183,7 @@ class KvRole(ABC):
 
     @property
     def leads(self) -> bool:
-        """Whether its own writes are done here, in the moment of the call."""
+        """True if its own writes are done here, in the moment of the call."""
         return self.kind == "master"
 
     @property
@@ -193,12 +192,11 @@ class KvRole(ABC):
         return 0
 
     @abstractmethod
-    def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+    def invariants(self) -> list[str]: ...
 
     @abstractmethod
     def idle(self) -> bool:
-        """Whether nothing is on its way between it and those in reach, and all that was written is done."""
+        """Return whether nothing is on its way between it and those in reach, and all that was written is done."""
 
     # -- application: reading -----------------------------------------------------------------------------------
 
@@ -262,7 +260,6 @@ class KvRole(ABC):
         return self._write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
     def clear(self, *, now: float, ticket: int | None = None) -> list[Effect]:
-        """Remove everything."""
         return self._write(cmd.Clear(self.entity), ticket, now)
 
     def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
@@ -276,8 +273,7 @@ class KvRole(ABC):
     # -- world --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start(self, now: float) -> list[Effect]:
-        """Begin."""
+    def start(self, now: float) -> list[Effect]: ...
 
     def leave(self) -> list[Effect]:
         """The end: the others notice that a master is gone."""
@@ -300,12 +296,10 @@ class KvRole(ABC):
         raise AssertionError(f"a {self.kind} asks for no commits")
 
     @abstractmethod
-    def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
+    def handle_timeout(self, now: float) -> list[Effect]: ...
 
     @abstractmethod
-    def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
+    def next_timeout(self) -> float: ...
 
     @abstractmethod
     def hurry_idle(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a master has, on its way to clones: in pieces, each sent when a clone of chappe has room for it.
+"""A master's snapshot on its way to clones, in pieces that are sent when a clone of chappe has room.
 
 A *view* is all entries as they were behind one event, held and not copied: entries are replaced, never changed. Clones
 that come about the same time share it and its encoded pieces; what changes meanwhile reaches them as events, in order.
@@ -43,7 +43,7 @@ _AGAIN_BYTES_PER_S: Final = 10 * MIB  # ... and longer if it is large, and for a
 
 
 class SnapshotChanges(NamedTuple):
-    """What may have changed since a state: the last ``gone`` of the entries are keys that are not there any more.
+    """Possible changes since a state: the last ``gone`` of the entries are keys that no longer exist.
 
     Of two at the same event the one with the lower ``base`` contains the other.
     """
@@ -297,7 +297,6 @@ class Wholes:
         return self.measured(size)
 
     def next_timeout(self) -> float:
-        """When to call ``measure``."""
         if self._measuring is not None:
             return -math.inf
         if self._measured_bytes + self._grown_bytes < self._limits.snapshot_bytes_near:

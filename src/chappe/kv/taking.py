@@ -45,14 +45,13 @@ class Taking:
         return {writer.entity.endpoint for writer in self._writers.attached.values()}
 
     def idle(self, gone: Collection[bytes]) -> bool:
-        """Whether no write of theirs is missing, but of those at endpoints that are ``gone``."""
+        """Return whether no write of theirs is missing, except at endpoints that are ``gone``."""
         return all(
             writer.entity.endpoint in gone or (writer.channel is not None and writer.channel.idle())
             for writer in self._writers.attached.values()
         )
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         bound = self._limits.outcomes_max + self._limits.held_max  # one message may fill a gap in front of many
         kept = {each.entity: Counter(each.outcomes.values()) for each in self._writers.known.values()}
         found = {each: codes.total() - codes[BackendFailure.code] for each, codes in kept.items()}  # a disk refuses all
@@ -133,7 +132,6 @@ class Taking:
             self.forget(now)
 
     def next_timeout(self) -> float:
-        """When ``tick`` is due."""
         channels = [each.channel.next_timeout() for each in self._writers.attached.values() if each.channel is not None]
         return min(channels, default=math.inf)
 

@@ -3,15 +3,13 @@
 messages       every frame after the handshake, and its bytes
 flows          those of version 2 that carry publications, and its trees
 filters        sets of topic prefixes
-policy         boxes with a bound, and what a full one does
+rules          decisions of the permissions
 link_states    what endpoints tell of themselves, and which of it is believed
 topology       the network as one endpoint knows it
 ways           one way or two from there to every other endpoint, as trees
 network        the same as a value, for programs and people
-subscriptions  who wants what here
 links          one connection per pair of endpoints, from the handshake to its end
 forwarding     where messages go: along trees to endpoints of chappe, and to originals
 endpoint       the core that a driver runs, of all these
-actions        what it asks of the driver
 events         what it tells the application
 """

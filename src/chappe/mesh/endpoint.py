@@ -63,7 +63,9 @@ class EndpointCore(Peerings):
         return actions + self._resolve_awaited() + self._say_goodbyes()
 
     def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Effect]:
-        """What came over a connection met a defect of somebody behind this core: see ``EndpointOptions.contains``."""
+        """Handle a defect that a frame of this connection brought to light behind this core
+        (``EndpointOptions.contains``).
+        """
         link = self.links.get(conn)
         return [] if link is None else self._contain(link, defect, frame, now)
 
@@ -99,7 +101,8 @@ class EndpointCore(Peerings):
         self.heartbeats.pause(on, self.links.values(), now)
 
     def holds_back(self, conn: int, now: float) -> bool:
-        """Whether the driver is to read nothing from a link for now: what it brings goes on to a peer that is full.
+        """Return whether the driver must not read from a link for now, because its messages go on to a peer that is
+        full.
 
         To be asked again soon; whether a peer has room is seen by nobody else.
         """
@@ -209,7 +212,7 @@ class EndpointCore(Peerings):
         return self.router.set_keys(here, now)
 
     def room(self, topics: Iterable[bytes] | None = None, receiver: bytes = NOBODY) -> bool:
-        """Whether there is room for what is published to these topics, or to ``receiver`` alone.
+        """Return whether there is room for what is published to these topics, or to ``receiver`` alone.
 
         With the policy to block there is none while a peer is full on the way, or a subscriber at its end. Without
         topics, as data stores ask: while any peer is full.
@@ -228,7 +231,6 @@ class EndpointCore(Peerings):
     # -- looks ------------------------------------------------------------------------------------
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
         found = self.router.invariants()
         linked = {link.peer_id: link for link in self.links.values() if link.established_at is not None}
         if linked != self.router.links:
@@ -240,7 +242,7 @@ class EndpointCore(Peerings):
         return found
 
     def story(self, peer_id: bytes, now: float) -> str:
-        """What is known of an endpoint and the link to it, for people."""
+        """Describe an endpoint and the link to it, for people."""
         for link in self.links.values():
             if link.established_at is not None and link.peer_id == peer_id:
                 box = link.outbox
@@ -257,11 +259,13 @@ class EndpointCore(Peerings):
         return f"in reach through others; it wants {wanted or 'nothing'}"
 
     def reaches(self, endpoint: bytes) -> bool:
-        """Whether there is a path to an endpoint, direct or through others."""
+        """Return whether there is a path to an endpoint, direct or through others."""
         return self.router.topology.reaches(endpoint)
 
     def filters(self) -> dict[bytes, Filter]:
-        """What each endpoint in reach wants, direct or through others; a subscriber to less than that may be hidden."""
+        """Return the filter of each endpoint in reach, direct or through others; a subscriber to less than that may be
+        hidden.
+        """
         return self.router.topology.filters()
 
     @property
@@ -271,7 +275,7 @@ class EndpointCore(Peerings):
         return self.router.drops.total + self.router.seen.late
 
     def network(self) -> Facts:
-        """What is known of the network; ``Network.of`` makes the picture of it, which takes long if that is large."""
+        """Return the known network; ``Network.of`` makes the picture of it, which takes long if that is large."""
         return self.router.topology.facts()
 
     @property

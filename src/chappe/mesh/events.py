@@ -1,4 +1,4 @@
-"""What an application hears of its endpoint's peers, in the order in which it happened.
+"""Events about an endpoint's peers, which the application gets in the order in which they happened.
 
 Statuses have the numbers of Broker's status codes. Failures come as the errors themselves (``PeeringError`` and those
 under it in ``chappe.errors``), which have the numbers of its error codes. The text of each is a sentence for people.
@@ -15,7 +15,7 @@ from chappe.errors import Address
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What happened to the endpoint with ``peer_id``; ``code`` is Broker's number for it."""
+    """A change of the endpoint with ``peer_id``; ``code`` is Broker's number for it."""
 
     code: ClassVar[int] = 0
     _text: ClassVar[str] = ""

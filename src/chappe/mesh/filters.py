@@ -47,7 +47,7 @@ def is_local(topic: bytes) -> bool:
 
 
 def matches(wanted: Filter, topic: bytes) -> bool:
-    """Whether ``topic`` starts with a prefix of ``wanted``, which is minimal."""
+    """Return whether ``topic`` starts with a prefix of ``wanted``, which is minimal."""
     if len(wanted) <= _FEW:
         return topic.startswith(wanted)
     # Of a minimal filter only the last prefix that is not after the topic can be a prefix of it: anything between

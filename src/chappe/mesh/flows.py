@@ -367,7 +367,7 @@ class Hop:
     subtree: bytes
 
     def receivers(self) -> frozenset[bytes]:
-        """Who is to get what goes there; the bytes were checked when they came."""
+        """Return the receivers behind this hop; the bytes were checked when they came."""
         nodes = _NODE.iter_unpack(self.subtree)
         return frozenset([node for node, flags, _ in nodes if flags & _RECEIVER])
 
@@ -471,7 +471,6 @@ def pack_forget(sender: bytes, labels: Iterable[int]) -> bytes:
 
 
 def parse_forget(payload: bytes) -> list[int]:
-    """Return labels."""
     if len(payload) % _LABEL.size or len(payload) > ENTRIES_MAX * _LABEL.size:
         raise ProtocolError("a list of labels is cut off or too long")
     return [label for (label,) in _LABEL.iter_unpack(payload)]

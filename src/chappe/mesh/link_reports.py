@@ -1,4 +1,4 @@
-"""What an endpoint tells of its own links and data stores to somebody who looks at the network: counters, and ages.
+"""Reports of an endpoint's own links and data stores for observers of the network: counters and ages.
 
 Link states say who is linked to whom, and travel to everybody, so nothing is in them that changes all the time. Who
 wants to know how much goes over links asks their ends one by one, with a message that is meant for one endpoint, and
@@ -118,8 +118,6 @@ def _name(row: tuple[Any, ...]) -> str:
 
 
 class Reporting:
-    """Answers of one endpoint."""
-
     def __init__(self) -> None:
         self.tls: bool | None = None  # as its driver says
         self._answered: deque[float] = deque(maxlen=ANSWERS_MAX)

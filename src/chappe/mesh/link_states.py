@@ -15,7 +15,7 @@ One of an endpoint without a path is kept for a while, and told to others for a 
 forgotten it would be taught it by those who have not yet, and teach them in turn, for ever. If the endpoint comes back
 later than that, its link state is passed on anew.
 
-Which key an endpoint has, by the word of those that have admitted it.
+The key of an endpoint is that which those that admitted it report.
 
 Where peers have certificates, every endpoint tells in its link state with which key each of its neighbours came. So
 whoever admits somebody knows how others know that id, and refuses it with another key: what claims to come from an
@@ -73,7 +73,7 @@ _HEAD_BYTES = 4 + ENVELOPE_BYTES + len(RESERVED_TOPIC)  # of a frame, in front o
 
 
 class Verdict(Enum):
-    """What became of a link state: taken, and to be passed on; set aside; or beyond the bounds."""
+    """The result for a link state: taken and to be passed on, set aside, or beyond the bounds."""
 
     NEWS = "news"
     DOUBTED = "doubted"
@@ -97,27 +97,27 @@ class KnownEndpoint:
 
     @property
     def payload(self) -> bytes:
-        """What of the frame is the same at all endpoints."""
+        """The part of the frame that is the same at all endpoints."""
         return self.frame[_HEAD_BYTES:]
 
     def is_offered(self, now: float) -> bool:
-        """Whether it is told to those that may not have it: not if its endpoint has been gone for so long."""
+        """Return whether to send it to peers that may lack it; not if its endpoint has been gone too long."""
         return self.gone_since is None or now - self.gone_since <= LINK_STATE_OFFERED_S
 
     def wants_as(self, other: KnownEndpoint) -> bool:
-        """Whether it wants the same, itself and for originals."""
+        """Return whether it wants the same, itself and for originals."""
         one, two = self.state, other.state
         return (one.forwards, one.filter, one.asks_times, self.originals) == (
             two.forwards, two.filter, two.asks_times, other.originals,
         )  # fmt: skip
 
     def outdoes(self, version: int, payload: bytes) -> bool:
-        """Whether another one is no newer. Of two that say different things in one version all take the same."""
+        """Return whether another state is no newer; of two with one version all endpoints take the same."""
         return self.state.version > version or (self.state.version == version and self.payload >= payload)
 
 
 def may_follow(version: int, former: int | None, limit: int) -> bool:
-    """Whether ``version`` can be outdone after ``former``, None if nothing is known."""
+    """Return whether ``version`` can be outdone after ``former``, None if nothing is known."""
     return version < limit or (former is not None and version <= former + LINK_STATE_STEP_MAX)
 
 
@@ -140,12 +140,12 @@ class LinkStates:
         return None if known is None else known.state.version
 
     def believed(self, origin: bytes, version: int, payload: bytes) -> KnownEndpoint | None:
-        """What is believed of an endpoint, if that is so new."""
+        """Return the believed state of an endpoint if one of this version and payload is no newer."""
         known = self.known.get(origin)
         return known if known is not None and known.outdoes(version, payload) else None
 
     def is_old(self, peer: bytes, origin: bytes, version: int, payload: bytes) -> bool:
-        """Whether what ``peer`` brings is known already, so that it need not be looked into."""
+        """Return whether a link state from ``peer`` is known already and need not be parsed."""
         if self.believed(origin, version, payload) is not None:
             return True
         doubts = self._doubts.get(peer)
@@ -220,7 +220,6 @@ class LinkStates:
         return forgotten
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         most = max(map(len, self._doubts.values()), default=0)
         size = sum([len(each.frame) for each in self.known.values()])
         found = [f"{most} link states of one neighbour are in doubt"] if most > self._doubts_max else []
@@ -294,12 +293,12 @@ def attested(endpoint: bytes, known: Mapping[bytes, KnownEndpoint], present: Col
 
 
 def is_foreign(key: bytes, votes: Mapping[bytes, int]) -> bool:
-    """Whether another key has more votes."""
+    """Return whether another key has more votes."""
     return max(votes.values(), default=0) > votes.get(key, 0)
 
 
 class Telling:
-    """Of one endpoint.
+    """Decides when one endpoint announces its link state.
 
     Args:
         version: Of its first link state; higher than any that an earlier life of this id told.
@@ -344,7 +343,7 @@ class Telling:
         return self._told
 
     def hurry(self) -> None:
-        """What is untold is needed now."""
+        """Announce pending changes without delay."""
         if self.tell_at < inf:
             self.tell_at = -inf
 
@@ -374,5 +373,5 @@ class Telling:
         return self._first_version + int((now - self._born) * 1e6) + LINK_STATE_AHEAD
 
     def number_limit(self, now: float) -> int:
-        """What the numbers of publications are below, by the same clock."""
+        """Return the exclusive upper bound of numbers of publications, by the same clock."""
         return min(NUMBER_MAX, self.limit(now) + LIFE_NUMBERS)

@@ -141,7 +141,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What one endpoint of chappe tells all others: its links and its own filter. A higher ``version`` replaces it.
+    """An endpoint's announcement to all others: its links and its own filter. A higher ``version`` replaces it.
 
     Args:
         knows_times: It can pass on when something was published.

@@ -26,7 +26,7 @@ PREFIX_CHARACTERS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an endpoint knows. ``ways``: whom it reaches, over how many hops and which neighbour."""
+    """The network as an endpoint knows it. ``ways``: distance in hops and first neighbour of each endpoint in reach."""
 
     own: bytes
     forwards: bool
@@ -62,7 +62,7 @@ class NetworkEndpoint:
 
     @property
     def kind(self) -> str:
-        """What it is, in a word or two for people."""
+        """A short description for people."""
         if self.original:
             return "original"
         if self.forwards is None:
@@ -96,7 +96,7 @@ class NetworkLink:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What one endpoint sees of the network: at most 10,000 endpoints, the nearest ones, and 250,000 links.
+    """The network as one endpoint sees it: at most 10,000 endpoints, the nearest ones, and 250,000 links.
 
     Args:
         id: The endpoint that looks.
@@ -147,7 +147,7 @@ class Network:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``json.dumps`` takes. Bytes of topics that are not UTF-8 are as ``surrogateescape`` makes them."""
+        """Return a value for ``json.dumps``; bytes of topics that are not UTF-8 become surrogate escapes."""
         return {
             "id": self.id,
             "endpoints": [
@@ -250,7 +250,7 @@ def _originals(facts: Facts) -> dict[bytes, list[Filter]]:
 
 
 def _in_reach(facts: Facts) -> Iterator[tuple[bytes, KnownEndpoint]]:
-    """Whose word counts: others may have gone since they told of something."""
+    """Yield the link states of endpoints in reach; others may have gone since."""
     return ((at, known) for at, known in facts.known.items() if at in facts.ways)
 
 

@@ -72,7 +72,7 @@ class Places:
 
 
 class MessageGaps:
-    """What one subscriber misses. Messages without a place do not count.
+    """The gaps of one subscriber. Messages without a place do not count.
 
     It begins with the first message of an origin and topic that comes: what was published before is not missing.
     """

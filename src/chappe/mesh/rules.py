@@ -1,4 +1,4 @@
-"""What the permissions say of those who are in a mesh: whom an endpoint's core asks for decisions.
+"""Decisions of the permissions for an endpoint's core.
 
 The driver makes these anew whenever another file is in force or somebody in it expires, and hands them to the core. So
 their answers never change, and are remembered. A core without rules asks nobody.
@@ -71,7 +71,7 @@ class OfferRules(Frozen, frozen=True):
 
 
 class MeshRules:
-    """What ``permissions`` mean at ``moment``, until somebody expires.
+    """The decisions of ``permissions`` at ``moment``, valid until an identity expires.
 
     Args:
         raw: Their file, to be handed on.
@@ -124,7 +124,7 @@ class MeshRules:
         return self.publishing(name, topic)
 
     def publishing(self, name: str, topic: bytes) -> str:
-        """The same of data."""
+        """Return why an identity may not publish data to a topic; empty if it may."""
         key = name, topic
         found = self._publishes.get(key)
         if found is None:
@@ -148,7 +148,7 @@ class MeshRules:
         return found
 
     def forwards(self, name: str) -> bool:
-        """Whether there may be a topic of which an identity may pass on messages of others."""
+        """Return whether there may be a topic of which an identity may pass on messages of others."""
         return self._decisions.may_somewhere(name, _FORWARDERS)
 
     def wanting(self, name: str, prefix: bytes) -> str:
@@ -159,11 +159,11 @@ class MeshRules:
         return "" if self._decisions.may_somewhere(name, verbs, _text(prefix)) else verbs[0]
 
     def wanted(self, name: str, filter: Filter) -> Filter:
-        """What of a filter counts: each prefix of which something may be sent; single topics are asked about then."""
+        """Return the prefixes of a filter under which something may be sent; single topics are checked later."""
         return tuple([each for each in filter if not self.wanting(name, each)])
 
     def attaching(self, name: str, verb: str, store: bytes) -> bool:
-        """Whether an identity may take part in a data store so: what its neighbours let it."""
+        """Return whether neighbours let an identity take part in a data store with this verb."""
         return not self._lacking(name, {WRITE: _WRITERS, ATTACH_CLONE: _CLONES}.get(verb, _MASTERS), store)
 
     def why_not(self, name: str, verb: str, topic: bytes) -> str:
@@ -171,33 +171,33 @@ class MeshRules:
         return self._decisions.why_not(name, verb, _text(_to_get(topic)[1]))
 
     def refused(self, wanted: Filter) -> dict[bytes, tuple[str, str]]:
-        """Of what we ourselves want that of which we may have nothing: the verb that we lack, and why."""
+        """Return our prefixes of which nothing may be sent to us, each with the verb that we lack and the reason."""
         verbs = {each: self.wanting(self._own, each) for each in wanted} if self._own else {}
         return {each: (verb, self.why_not(self._own, verb, each)) for each, verb in verbs.items() if verb}
 
     def lets_forward(self, own: bytes) -> bool:
-        """Whether there may be a topic of which we ourselves may pass on messages of others; ``own`` is our id."""
+        """Return whether there may be a topic of which we may pass on messages of others; ``own`` is our id."""
         return self.forwards(self._own) if self._own else self.forwards_as(own)
 
     # -- of anybody, by endpoint id -------------------------------------------------------------------
 
     def forwards_as(self, endpoint: bytes) -> bool:
-        """As ``forwards``."""
+        """Return whether an endpoint may pass on messages of others on any topic."""
         name = self._names.get(endpoint)
         return name is None or self.forwards(name)
 
     def gets_as(self, endpoint: bytes, topic: bytes) -> bool:
-        """Whether messages of a topic may be sent to an endpoint."""
+        """Return whether messages of a topic may be sent to an endpoint."""
         name = self._names.get(endpoint)
         return name is None or not self.getting(name, topic)
 
     def administers_as(self, endpoint: bytes) -> bool:
-        """Whether an endpoint is one of an identity that may administer all topics."""
+        """Return whether an endpoint is one of an identity that may administer all topics."""
         name = self._names.get(endpoint)
         return name is not None and self._decisions.may_all(name, _ADMINISTRATORS, "")
 
     def wanted_as(self, endpoint: bytes, filter: Filter) -> Filter:
-        """As ``wanted``."""
+        """Return the prefixes of an endpoint's filter under which something may be sent."""
         name = self._names.get(endpoint)
         return filter if name is None else self.wanted(name, filter)
 
@@ -217,7 +217,7 @@ def _text(subject: bytes) -> str:
 
 
 def _to_send(topic: bytes, payload: bytes) -> tuple[Verbs, bytes]:
-    """What it takes to send a command, and with which topic or data store."""
+    """Return the verbs needed to send a command, and the topic or data store to check them against."""
     if topic.endswith(_TO_CLONES):
         return _MASTERS, topic.removesuffix(_TO_CLONES)
     if topic.endswith(_TO_MASTER):
@@ -227,7 +227,7 @@ def _to_send(topic: bytes, payload: bytes) -> tuple[Verbs, bytes]:
 
 
 def _to_get(topic: bytes) -> tuple[Verbs, bytes]:
-    """What it takes to be sent a topic, of which the kind is not known before; a master listens to other masters."""
+    """Return the verbs needed to receive a topic whose kind is not known yet; a master listens to other masters."""
     if _STORES in topic:
         if topic.endswith(_TO_CLONES):
             return _CLONES, topic.removesuffix(_TO_CLONES)

@@ -43,7 +43,7 @@ _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one l
 
 
 class Topology:
-    """What an endpoint knows of the network; ``settle`` brings the answers up to date after changes.
+    """The network as an endpoint knows it; ``settle`` brings the answers up to date after changes.
 
     Args:
         forwards: Whether messages pass through it, if the permissions let them.
@@ -90,14 +90,13 @@ class Topology:
         self._touch(urgent=original)
 
     def link_down(self, peer: bytes) -> None:
-        """A link ended."""
         original = self._originals.pop(peer, None) is not None
         self._links.pop(peer, None)
         self._keys.pop(peer, None)
         self._touch(urgent=original)
 
     def set_filter(self, wanted: Filter, asks_times: bool = False) -> None:
-        """What this endpoint wants, and whether it is to be told when that was published."""
+        """Set the filter of this endpoint, and whether it asks for times of publication."""
         self._filter, self._asks_times = wanted, asks_times
         self.changed = True
         self.telling.change(urgent=True)
@@ -112,7 +111,7 @@ class Topology:
             self.telling.change(urgent=True)
 
     def set_original_filter(self, peer: bytes, wanted: Filter) -> None:
-        """What an original beside us wants; nothing if it is blocked."""
+        """Set the filter of an original beside us; it is empty while the original is blocked."""
         if self._originals[peer] != wanted:
             self._originals[peer] = wanted
             self._touch()
@@ -131,7 +130,7 @@ class Topology:
 
     @property
     def neighbours(self) -> dict[bytes, bool]:
-        """Who is beside us, and whether each is an endpoint of chappe."""
+        """Return our neighbours, and for each whether it is an endpoint of chappe."""
         return dict.fromkeys(self._links, True) | dict.fromkeys(self._originals, False)
 
     def towards(self, origin: bytes) -> bytes | None:
@@ -147,7 +146,6 @@ class Topology:
         return self.telling.tell(now, self.state)
 
     def state(self) -> LinkState:
-        """Our link state."""
         chappe = [Neighbour(each, key=self._keys.get(each, b"")) for each in sorted(self._links)]
         wanted = self._originals
         if sum(len(pack_filter(each)) for each in wanted.values()) > _ORIGINALS_BYTES_MAX:
@@ -220,7 +218,7 @@ class Topology:
         return found
 
     def may_bring(self, peer: bytes, origin: bytes, now: float) -> bool:
-        """Whether something that ``origin`` has published can come from the neighbour ``peer``."""
+        """Return whether something that ``origin`` has published can come from the neighbour ``peer``."""
         side = self._sides.get(peer)
         if side is not None and origin in side.endpoints:
             return True
@@ -237,18 +235,18 @@ class Topology:
         return frozenset(found if rules is None else [each for each in found if rules.gets_as(each, topic)])
 
     def has_way(self, endpoint: bytes) -> bool:
-        """Whether a way leads to an endpoint of chappe."""
+        """Return whether a way leads to an endpoint of chappe."""
         return self.ways().lead_to(endpoint)
 
     def are_timed(self, receivers: Iterable[bytes], hops: Iterable[Hop]) -> bool:
-        """Whether what goes to these is to have a time: somebody of them asks for it, and all on the way know times."""
+        """Return whether messages to these carry a time: a receiver asks for it, and all hops understand it."""
         known = self._known
         if not any(known[each].state.asks_times for each in receivers if each in known):
             return False
         return all(each in known and known[each].state.knows_times for hop in hops for each in hop.nodes())
 
     def wants(self, original: bytes, topic: bytes) -> bool:
-        """Whether messages with ``topic`` are to go to an original beside us."""
+        """Return whether messages with ``topic`` are to go to an original beside us."""
         return self.speaks_with(original) and matches(self._originals[original], topic)
 
     def speaker(self, original: bytes) -> bytes | None:
@@ -266,13 +264,13 @@ class Topology:
         return frozenset([each for each in found if each is not None and self.has_way(each)])
 
     def speaks_with(self, original: bytes) -> bool:
-        """Whether we are the one who exchanges messages with an original beside us."""
+        """Return whether this endpoint is the one that exchanges messages with an original beside us."""
         if self.forwards:
             return self._designated.get(original) == self.own
         return not any(original in side.originals for side in self._sides.values())
 
     def announcement(self, original: bytes) -> Filter:
-        """What to ask of an original beside us: what is wanted here and, if we speak for others, by them."""
+        """Return the filter to send to an original beside us: ours and, if we speak for others, theirs."""
         if not self.speaks_with(original):
             return NOTHING
         if not self.forwards:
@@ -289,17 +287,17 @@ class Topology:
         return frozenset(self._known)
 
     def reaches(self, endpoint: bytes) -> bool:
-        """Whether there is a path to an endpoint."""
+        """Return whether there is a path to an endpoint."""
         return endpoint in self._reachable
 
     def has_other_key(self, endpoint: bytes, key: bytes) -> bool:
-        """Whether an endpoint is in the mesh, and not with this key: see ``mesh.keys``."""
+        """Return whether an endpoint is in the mesh with another key."""
         if endpoint in self._keys:
             return self._keys[endpoint] != key
         return endpoint in self._present and is_foreign(key, attested(endpoint, self._known, self._present))
 
     def vouches(self, origin: bytes, speaker: bytes) -> bool:
-        """Whether a message from ``origin``, or from an original that named none, can be what ``speaker`` says.
+        """Return whether a message from ``origin``, or from an original that named none, can come from ``speaker``.
 
         Endpoints of chappe speak for themselves. Originals pass on without saying for whom: over them, and over an
         endpoint of chappe that has some beside it, anybody may speak who cannot be reached without them.
@@ -315,13 +313,13 @@ class Topology:
         )
 
     def peer_filter(self) -> Filter:
-        """What is wanted by others, as far as it would be sent to them from here."""
+        """Return the union of others' filters, as far as this endpoint would send to them."""
         wanted = [side.filter for side in self._sides.values()]
         wanted += [each for peer, each in self._originals.items() if self.speaks_with(peer)]
         return union(wanted)
 
     def filters(self) -> dict[bytes, Filter]:
-        """What each endpoint in reach wants, as far as it has said."""
+        """Return the known filter of each endpoint in reach."""
         found = dict(self._originals)
         for side in self._sides.values():
             for linked in side.originals.items():
@@ -337,7 +335,7 @@ class Topology:
         self.telling.change(urgent, len(self._links))
 
     def _believes(self, peer: bytes, origin: bytes) -> bool:
-        """Whether ``origin`` is where ``peer`` is, or nowhere, as of the last ``settle``."""
+        """Return whether ``origin`` is where ``peer`` is, or nowhere, as of the last ``settle``."""
         if origin in self._links:
             return origin == peer
         if origin not in self._present:
@@ -424,7 +422,7 @@ class Topology:
         return self._ways
 
     def _find_wishes(self) -> list[tuple[bytes, Filter]]:
-        """Who wants anything, and what; an endpoint that speaks with originals wants what they want."""
+        """Return endpoints with filters that are not empty; an endpoint that speaks with originals has theirs too."""
         found: list[tuple[bytes, Filter]] = []
         for side in {id(each): each for each in self._sides.values()}.values():
             for endpoint in side.endpoints:
@@ -444,7 +442,7 @@ class Topology:
         return found
 
     def _speaker(self, side: Side, original: bytes) -> bytes | None:
-        """Who speaks with an original that somebody on a side is linked to."""
+        """Return the endpoint that speaks with an original linked to a side."""
         linked = side.originals.get(original)
         if linked is None:
             return None
@@ -452,7 +450,7 @@ class Topology:
         return self._designated[original] if self.forwards else min(linked)
 
     def _wish(self, endpoint: bytes) -> Filter:
-        """What an endpoint of chappe wants, as far as the permissions let it."""
+        """Return the filter of an endpoint of chappe, as far as the permissions allow."""
         known, rules = self._known.get(endpoint), self.states.rules
         if known is not None:
             return known.filter
@@ -473,7 +471,7 @@ class Topology:
     # -- for pictures -----------------------------------------------------------------------------
 
     def facts(self) -> Facts:
-        """What is known of the network, as of the last settle: see ``mesh.network``."""
+        """Return the network as of the last settle (``mesh.network``)."""
         links, originals, known = dict(self._links), dict(self._originals), dict(self._known)
         ways = self.ways().distances | {each: (1, each) for each in originals}
         return Facts(
@@ -482,7 +480,7 @@ class Topology:
 
 
 def _only_adds(former: KnownEndpoint | None, made: KnownEndpoint) -> bool:
-    """Whether nothing ends with a link state, and no original is concerned."""
+    """Return whether nothing ends with a link state, and no original is concerned."""
     if former is None:
         return not made.originals
     same = former.forwards == made.forwards and not former.originals and not made.originals
@@ -490,5 +488,5 @@ def _only_adds(former: KnownEndpoint | None, made: KnownEndpoint) -> bool:
 
 
 def _differ(one: LinkState, two: LinkState) -> bool:
-    """Whether two link states say different things."""
+    """Return whether two link states say different things."""
     return replace(one, version=0) != replace(two, version=0)

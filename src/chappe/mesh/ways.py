@@ -17,7 +17,7 @@ Source: shortest ways as OSPF has them (RFC 2328); two ways after the redundant 
 RFC 7811. Departure: ears are short ones, found breadth first, which costs some speed in a long chain of blocks, and
 has ways of about the shortest length.
 
-What can be reached through one neighbour, found from link states.
+``Side`` is the part of the network behind one neighbour, found from link states.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chappe.mesh.link_states import KnownEndpoint
 
 
 class Side:
-    """What can be reached through a neighbour, and through others that it reaches.
+    """The endpoints that can be reached through a neighbour.
 
     Args:
         peer: The neighbour.
@@ -56,7 +56,7 @@ class Side:
             self._go_on(peer, made)
 
     def add(self, origin: bytes, made: KnownEndpoint) -> set[bytes]:
-        """What can be reached besides, with a link state that only adds."""
+        """Add a link state that only adds; returns the endpoints newly in reach."""
         found: set[bytes] = set()
         if origin not in self.endpoints:
             if not any(origin in self._known[each].chappe for each in made.chappe & self.forwarding):
@@ -135,7 +135,7 @@ class Ways:
         self.distances = originals | found
 
     def lead_to(self, endpoint: bytes) -> bool:
-        """Whether a way leads to an endpoint of chappe."""
+        """Return whether a way leads to an endpoint of chappe."""
         return endpoint in self._parents
 
     def tree(self, receivers: frozenset[bytes]) -> Tree:
@@ -180,7 +180,6 @@ class _Block:
         self._next = dict(pairwise((root, *ear)))
 
     def order(self) -> list[bytes]:
-        """Those behind the root."""
         found = [self._next[self.root]]
         while found[-1] != self.last:
             found.append(self._next[found[-1]])
@@ -248,7 +247,7 @@ class _Blocks:
         return one, two
 
     def _look(self, at: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Who is beside a hop and passes messages on, as we do with ours; and who does not."""
+        """Return the neighbours of a hop that pass messages on, and those that do not."""
         found = self._beside.get(at)
         if found is None:
             own, known = self._own, self._known

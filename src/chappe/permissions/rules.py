@@ -5,7 +5,7 @@ identity by name or role, and a topic, which its patterns name as retention does
 that begin so. Whoever asks for all topics that begin alike (a subscription of the mesh) is allowed if a rule allows all
 of them and no rule before it denies some.
 
-What the permissions in force decide, remembered: asked for every message, and looked up once. Pure.
+``Decisions`` caches what the permissions in force decide, as every message asks. Pure.
 
 Of several identities (``a+b``, of a socket that knows only that it is one of these) each has to be allowed. Of several
 verbs one is enough. When the permissions change, or somebody expires, there are new ``Decisions``.

@@ -205,7 +205,7 @@ def check_meant(found: Permissions) -> None:
 
 
 def check_name(name: str, what: str = "an identity") -> str:
-    """``name`` itself, or UsageError."""
+    """Return ``name`` itself; raises UsageError."""
     if not _NAME.fullmatch(name) or name in ("authority", "permissions"):
         raise UsageError(
             f"{name[:100]!a} is no name for {what}: letters, digits, dots, dashes, not 'authority' or 'permissions'"

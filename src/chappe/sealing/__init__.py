@@ -2,13 +2,10 @@
 
 primitives  what of the cryptography is used, and nothing else of it
 epochs      the keys of a group by epoch, as the authority makes them
-chain       the file of them, which the authority signs, and what is handed on of it
-ring        what one member can do with that file
-held        the same of all groups, with the permissions in force: for whom a topic is sealed, and whether it can be
-shelf       the files that a machine has, and what of those that are handed on it takes
-frames      the form of what was sealed, with bounds
+chain       the file of them, which the authority signs, and the files that a machine has
+ring        what one member can do with those files, with the permissions in force
 senders     keys of senders, a number once for each, and what is checked of all that was sealed
-records     sealing and opening batches of records, and what is noticed of their order
+records     sealing and opening batches of records, their form, and what is noticed of their order
 messages    the same for single messages of the mesh, which come in no partition
 events      the form in which those travel there
 rows        entries of data stores on a disk

@@ -72,7 +72,6 @@ class KeyChain:
         return self.keys.version
 
     def raw(self) -> bytes:
-        """The file."""
         return self._written(0, len(self._lines))
 
     def after(self, version: int) -> bytes:

@@ -47,7 +47,6 @@ def unwrap(payload: bytes) -> bytes:
 
 
 def pack_values(payloads: Sequence[bytes]) -> bytes:
-    """The content of ``EVENTS``."""
     return b"".join([part for each in payloads for part in (len(each).to_bytes(4), each)])
 
 

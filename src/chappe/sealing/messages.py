@@ -76,8 +76,6 @@ def decode(raw: bytes) -> MessageFrame:
 
 
 class MessageSealer(SenderLife):
-    """Seals single messages."""
-
     purpose = MESSAGES
 
     def seal(self, secret: EpochSecret, kind: int, place: Sequence[bytes], text: bytes, sealed_at: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What sealing uses of ``cryptography``: HKDF with SHA-256, AES-256-GCM, X25519, ECDSA on P-256; and BLAKE3.
+"""The primitives of sealing, from ``cryptography``: HKDF with SHA-256, AES-256-GCM, X25519, ECDSA on P-256; and BLAKE3.
 
 AES-GCM takes a sixth of the time of ChaCha20-Poly1305 on processors of today, and a signature of a certificate's key
 needs no further key; both nonces and keys are the callers' affair. Of digests, BLAKE3 takes a
@@ -85,7 +85,7 @@ def derived(secret: bytes, purpose: bytes, *parts: bytes, salt: bytes = b"") -> 
 
 
 def digest(text: bytes | memoryview) -> bytes:
-    """BLAKE3, 32 bytes."""
+    """Return the BLAKE3 digest of a text, 32 bytes."""
     return blake3(text).digest()
 
 

@@ -169,8 +169,6 @@ Outcome: TypeAlias = OpenedRecords | SealRefused | KeysLacking
 
 
 class Sealer(SenderLife):
-    """Seals batches of records."""
-
     purpose = RECORDS
 
     def seal(

@@ -1,6 +1,6 @@
-"""What one member can do with the keys of a group: the secrets of the epochs in which it is a member.
+"""The keys that one member has of a group: the secrets of the epochs in which it is a member.
 
-What one member has of groups: the permissions in force for it, and what it can do with the keys that it knows.
+``HeldGroups`` combines the permissions in force with the keys of all groups.
 """
 
 from __future__ import annotations

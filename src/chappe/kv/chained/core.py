@@ -55,8 +55,8 @@ class Place(NamedTuple):
 
 
 class ChainedMaster(StoreReplica):
-    """See the module. What its chain says comes by ``handle_message`` from ``CHAIN``: a
-    ``Place``, ``Fed``, or an event to be reported.
+    """A data store's server in a chain. Messages of its chain come by ``handle_message`` from ``CHAIN``: a ``Place``,
+    ``Fed``, or an event to be reported.
 
     Args:
         entity: Who this is to the master while that is elsewhere; new in each life.
@@ -112,7 +112,7 @@ class ChainedMaster(StoreReplica):
         return f"it lost its chain more than {CLONE_STALE_S:g} s ago" if self._own.stale else None
 
     def idle(self) -> bool:
-        """Whether nothing is on its way between it and those in reach, and all that was written is done."""
+        """Return whether nothing is on its way between it and those in reach, and all that was written is done."""
         if not self._own.writes.idle() or self._asked is not None:
             return False
         if self.active is not None:
@@ -120,7 +120,6 @@ class ChainedMaster(StoreReplica):
         return self._whole and self._there
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
         found = [*self._own.writes.invariants(), *self._recent.invariants(), *self.history.invariants()]
         found += self.engine.invariants() if self.active is None else self.active.invariants()  # of the same engine
         if self.active is not None:
@@ -133,7 +132,6 @@ class ChainedMaster(StoreReplica):
         return found
 
     def story(self, key: object) -> str:
-        """What is known of a key, for people."""
         return f"{self.engine.story(key)}; {self._place}, the master is {self._leader}"  # type: ignore[arg-type]
 
     @property
@@ -142,13 +140,13 @@ class ChainedMaster(StoreReplica):
 
     @property
     def _there(self) -> bool:
-        """Whether this server is in the chain, and that has a master."""
+        """True if this server is in the chain, and that has a master."""
         return self._place.member and self._leader is not None
 
     # -- the chain ----------------------------------------------------------------------------------------------
 
     def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
-        """See ``KvRole``. A whole state of the chain comes first, in steps."""
+        """A whole state of the chain comes first, in steps."""
         if topic != CHAIN:
             return super().handle_message(topic, messages, now)
         self._wake(now)
@@ -240,7 +238,6 @@ class ChainedMaster(StoreReplica):
         self._step_down(now)
 
     def _did(self, did: Did, now: float) -> None:
-        """A commit counts."""
         active = self.active
         self._event = max(self._event, did.event)
         operations = [row for row, _, _ in did.rows]
@@ -356,7 +353,6 @@ class ChainedMaster(StoreReplica):
         return self._take(now)
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
         self._wake(now)
         if self._doubts and now >= self._doubts_until:
             self._step_down(now)
@@ -369,7 +365,6 @@ class ChainedMaster(StoreReplica):
         return self._take(now)
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         due = self._own.next_timeout()
         if self._doubts:
             due = min(due, self._doubts_until)
@@ -380,7 +375,7 @@ class ChainedMaster(StoreReplica):
         return min([due, *self._waits.values()])
 
     def _knows(self, endpoint: bytes) -> bool:
-        """Whether it is here, or is or was the master's: who was replaced may not know it yet."""
+        """Return whether an endpoint is this one or is or was the master's; a replaced master may not know it yet."""
         return any(endpoint == each.endpoint for each in (self.entity, *self._former))
 
     # -- what follows from what was done ------------------------------------------------------------------------
@@ -405,7 +400,6 @@ class ChainedMaster(StoreReplica):
         self._by_author(self._own.look(master, found, now))
 
     def _by_master(self, actions: Sequence[Effect], now: float) -> None:
-        """What it commits goes to the chain."""
         for each in actions:
             if isinstance(each, Persist):
                 self._propose(each.job)

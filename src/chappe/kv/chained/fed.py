@@ -1,4 +1,4 @@
-"""What the machine of a data store tells its server, in the order in which the chain has committed it."""
+"""Events that the machine of a data store tells its server, in the order of the chain's commits."""
 
 from __future__ import annotations
 

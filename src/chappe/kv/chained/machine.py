@@ -54,7 +54,7 @@ _DECODER = msgspec.msgpack.Decoder(_Kept)
 
 
 class StoreMachine:
-    """See the module, and ``replication.chain.replica.HeadMachine``."""
+    """A data store as the state of a chain (``replication.chain.replica.HeadMachine``)."""
 
     def __init__(self) -> None:
         self._told: Callable[[Fed | WholeState], None] | None = None
@@ -180,7 +180,6 @@ class StoreMachine:
                 self._keep([each for each in self._rows.values() if each[:1] != _HISTORY_ROW])
 
     def _keep(self, rows: list[bytes]) -> None:
-        """Have these rows alone."""
         self._rows.clear()
         self._do(decode_rows(b"".join(rows)))
 

@@ -149,15 +149,11 @@ _PART: Final = Struct(">QI?")
 
 
 class Lead(NamedTuple):
-    """See the module."""
-
     master: Entity
     event: int
 
 
 class Part(NamedTuple):
-    """See the module."""
-
     master: Entity
     commit: int
     place: int
@@ -166,8 +162,6 @@ class Part(NamedTuple):
 
 
 class Still(NamedTuple):
-    """See the module."""
-
     master: Entity
     question: int
 
@@ -186,7 +180,7 @@ def encode(command: Command) -> bytes:
 
 
 def decode(raw: bytes) -> Command:
-    """The command; raises ProtocolError."""
+    """Decode a command; raises ProtocolError."""
     try:
         kind, endpoint, number = _HEAD.unpack_from(raw)
         master = Entity(endpoint, number)

@@ -79,7 +79,7 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
 
 
 class MapClientCore:
-    """See the module. Call ``flush`` after one or several inputs.
+    """Call ``flush`` after one or several inputs.
 
     Args:
         servers: How each is called in events; effects have their places.
@@ -132,7 +132,6 @@ class MapClientCore:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin."""
         self._day_ns = self._clock.wall_ns() - round(now * NS)
         effects: list[Effect] = []
         for source in self.sources:
@@ -141,14 +140,13 @@ class MapClientCore:
         return effects
 
     def close(self) -> list[Effect]:
-        """Leave."""
         effects: list[Effect] = []
         self._current.leave(effects, ends=True)
         return effects
 
     @property
     def state(self) -> MapState:
-        """Whether a server is followed."""
+        """True if a server is followed."""
         if self._current.state == "following":
             return "active"
         return "synchronising" if self._current.state == "taking" else "connecting"
@@ -189,7 +187,7 @@ class MapClientCore:
 
     @property
     def room(self) -> bool:
-        """Whether another step is taken."""
+        """True if another step is taken."""
         return len(self._pending) < self._limits.writes_max and self._pending_bytes < self._limits.writes_bytes
 
     @property
@@ -210,7 +208,7 @@ class MapClientCore:
         return []
 
     def write_all(self, steps: Sequence[say.Step], ticket: int | None) -> int:
-        """As ``write`` of as many as there is room for; how many.
+        """Write as many steps as there is room for; returns how many.
 
         The ticket is answered when they are done: with an error if there was one, or False if one was not done.
         """
@@ -261,7 +259,6 @@ class MapClientCore:
         return min(due, next(iter(self._echoes.values()))) if self._echoes else due
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
         effects: list[Effect] = []
         reason = self._current.expire(now, effects)
         if reason:
@@ -536,7 +533,7 @@ def _deliver(told: list[KeyChanged], effects: list[Effect]) -> None:
 
 
 def _differs(change: Change) -> bool:
-    """Whether it is one for who watches: when something expires, a snapshot says a little differently each time."""
+    """Return whether watchers should see a change; each snapshot states an expiry slightly differently."""
     return change.entry is None or change.before is None or change.entry.value != change.before.value
 
 

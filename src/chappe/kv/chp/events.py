@@ -1,4 +1,4 @@
-"""What servers and clients of shared maps report of themselves (``core.Report``), besides the changes of keys."""
+"""Reports of servers and clients of shared maps (``core.Report``), beside changes of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server of a map has: its entries, their order, who has written what, and what is durable.
+"""A map server's entries, their order, their writers, and how much is durable.
 
 Entries, expiry, versions and commits are those of data stores (``kv/engine.py``, ``kv/group_commit.py``). An entry's
 value is body, UUID and properties. What is done is told (``release``) when it is durable, and gets its sequence then.
@@ -64,7 +64,6 @@ def pairs_of(told: Sequence[Told]) -> Iterator[tuple[Value, Value]]:
 
 
 def raw_key(key: Value) -> bytes:
-    """The other way round."""
     return key.encode() if type(key) is str else key  # type: ignore[return-value]
 
 
@@ -83,21 +82,19 @@ class Doing(msgspec.Struct, frozen=True):
 
     @property
     def writer(self) -> Entity | None:
-        """See ``Undurable``."""
         return _entity(self.session) if self.session else None
 
     @property
     def clears(self) -> bool:
-        """See ``Undurable``."""
         return False
 
 
 class Ledger:
-    """See the module.
+    """Orders updates, commits them and tells them when they are durable.
 
     Args:
-        loaded: What the backend has; None without one.
-        clock: Asked now; from then on only ``now`` counts.
+    loaded: What the backend has; None without one.
+    clock: Asked now; from then on only ``now`` counts.
     """
 
     def __init__(self, epoch: bytes, loaded: Loaded | None, limits: MapLimits, now: float, clock: Clock) -> None:
@@ -157,7 +154,7 @@ class Ledger:
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits for the backend that writers are not to be read."""
+        """True if so much waits for the backend that writers are not to be read."""
         return self.durable and self.commits.beyond(self._limits.undurable_max, self._limits.undurable_bytes)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -173,7 +170,7 @@ class Ledger:
         return raw_key(entry.key), value[0], value[1], value[2], left
 
     def session(self, name: bytes, now: float) -> Session:
-        """What is known of a writer, who was heard of now."""
+        """Return the session of a writer that was heard now."""
         found = self.sessions.get(name)
         if found is None:
             found = self.sessions[name] = Session(0, 0)
@@ -262,7 +259,7 @@ class Ledger:
         self._finish(Doing(self._apply((told,), now), (told,), order=self._order), effects)
 
     def follow(self, told: Sequence[Told], sequence: int, now: float, effects: list[Effect]) -> None:
-        """What the other server has ordered; ``sequence`` is that of the last."""
+        """Apply updates that the other server has ordered; ``sequence`` is that of the last."""
         left = len(told)
         for name, number, run in _runs(told):
             if name:
@@ -327,7 +324,7 @@ class Ledger:
         self.recent.begin(sequence)
 
     def expire(self, now: float, effects: list[Effect]) -> None:
-        """What has lived its time goes, as a delete with a UUID of its own."""
+        """Delete expired entries, each by an update with a UUID of its own."""
         for change in self.engine.expire(self.ns(now)):
             self.session_values.drop(raw_key(change.key))
             self._delete(change, effects)
@@ -357,7 +354,6 @@ class Ledger:
         return began + (ns - wall_ns) / NS
 
     def renew(self, epoch: bytes) -> None:
-        """A new epoch begins."""
         self.epoch = epoch
         self._own = chp.session_of(epoch[: chp.SESSION_BYTES])
         self.refused.clear()
@@ -365,14 +361,14 @@ class Ledger:
             self.refused.extend([(name, number, *outcome) for number, outcome in session.failed.items()])
 
     def adopt(self, epoch: bytes, sequence: int) -> None:
-        """What was told in that epoch up to there is contained here."""
+        """Note that this ledger contains all updates of an epoch up to a sequence."""
         self.past[epoch] = sequence
         self.past.move_to_end(epoch)
         while len(self.past) > _PAST_MAX:
             self.past.popitem(last=False)
 
     def contains(self, epoch: bytes, sequence: int) -> bool:
-        """Whether somebody who is there has nothing that is not here, and can have what follows."""
+        """Return whether a peer at this sequence has nothing that is missing here, and can continue from there."""
         if epoch == self.epoch:
             known = sequence <= self.sequence
         else:
@@ -465,7 +461,6 @@ class Ledger:
         return WriterRow(entity, session.taken, outcomes, session.heard_ns)
 
     def committed(self, number: int, effects: list[Effect]) -> None:
-        """The commit is durable."""
         for doing in self.commits.committed(number):
             self._release(doing, effects)
         self.start_commit(effects)
@@ -513,7 +508,6 @@ class Ledger:
                 self._remember(2)
 
     def _follow(self, doing: Doing) -> None:
-        """What the other server has ordered is durable here."""
         session = self.sessions.get(doing.session)
         if session is not None:
             session.applied = max(session.applied, doing.seq)

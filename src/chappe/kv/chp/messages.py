@@ -61,7 +61,8 @@ BEAT_TEXT_MAX: Final = 300  # characters of a role, or of where a witness is
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What HUGZ of a server of chappe tells: its epoch, its last sequence, how often it beats, whether it is active.
+    """The content of a chappe server's HUGZ: its epoch, last sequence, interval of heartbeats, and whether it is
+    active.
 
     One of a pair also tells its ``role``, and where the pair's witness is if it has one; others leave both empty.
     """
@@ -75,7 +76,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 def is_key(key: bytes) -> bool:
-    """Whether a map can have it."""
+    """Return whether a map can have it."""
     return len(key) <= MAP_KEY_BYTES_MAX and key not in RESERVED
 
 
@@ -86,7 +87,7 @@ def encode_update(update: Update) -> list[bytes]:
 
 
 def decode_update(frames: Sequence[bytes]) -> Update:
-    """The message; raises ProtocolError."""
+    """Decode a message; raises ProtocolError."""
     if len(frames) != 5:
         raise ProtocolError(f"a message of a map has five frames, not {len(frames)}")
     key, sequence, uuid, properties, body = frames
@@ -121,7 +122,7 @@ def split_properties(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def are_properties(raw: bytes) -> bool:
-    """Whether they are well-formed, not too many, and without a ttl."""
+    """Return whether properties are well-formed, not too many, and without a ttl."""
     return len(raw) <= MAP_PROPERTIES_BYTES_MAX and split_properties(raw) == (raw, b"")
 
 
@@ -194,7 +195,7 @@ def hugz(beat: Beat) -> list[bytes]:
 
 
 def beat_of(update: Update) -> Beat | None:
-    """What a heartbeat tells, if it is one of chappe."""
+    """Return the content of a heartbeat if it is one of chappe."""
     if not update.properties.startswith(b"chappe=1\n") or len(update.uuid) != UUID_BYTES:
         return None
     told = properties_of(update.properties)

@@ -11,7 +11,7 @@ While it is not known whether the other server has taken over (this one stood st
 clients ask for and publish is held. It is done when this server goes on. If not, they are refused, and what they
 published is pending, as at any passive server.
 
-What one of a pair keeps in its backend beside the data: in which term it was active, and what its data are worth.
+One of a pair keeps in its backend, beside the data, the term in which it was active and the standing of its data.
 """
 
 from __future__ import annotations
@@ -49,22 +49,19 @@ _ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)
 
 
 def is_of_a_pair(loaded: Loaded) -> bool:
-    """Whether a backend was that of one of two servers."""
+    """Return whether a backend was that of one of two servers."""
     return any(row.entity == _ROW for row in loaded.writers)
 
 
 def without_star(loaded: Loaded) -> Loaded:
-    """What is there besides."""
     return Loaded(loaded.entries, tuple([each for each in loaded.writers if each.entity != _ROW]))
 
 
 def row_of(memory: PairMemory) -> WriterRow:
-    """What is to be kept."""
     return WriterRow(_ROW, memory.term, ((memory.record.term, memory.record.rank),), 0)
 
 
 def memory_of(loaded: Loaded) -> PairMemory:
-    """What was kept."""
     for row in loaded.writers:
         if row.entity == _ROW:
             return PairMemory(row.applied, Record(*row.outcomes[0]))
@@ -78,7 +75,8 @@ _HELLO: Final = b"\x01"  # the second byte of its payload: the number of the mes
 
 
 class PairedMapServer:
-    """See the module. It is called as ``MapServerCore`` is, and hears the other server and the witness besides.
+    """One of a pair of map servers. It has the interface of ``MapServerCore``, and also hears the other server and the
+    witness.
 
     Args:
         role: ``PRIMARY`` or ``BACKUP``.
@@ -125,22 +123,20 @@ class PairedMapServer:
 
     @property
     def active(self) -> bool:
-        """Whether it serves clients."""
+        """True if it serves clients."""
         return self.star.serving and self.core.active
 
     @property
     def engine(self) -> Engine:
-        """What it has."""
         return self.core.engine
 
     @property
     def ledger(self) -> Ledger:
-        """Its order."""
         return self.core.ledger
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits for the backend that the collector is not to be read."""
+        """True if so much waits for the backend that the collector is not to be read."""
         return self.core.crowded
 
     @property
@@ -154,7 +150,6 @@ class PairedMapServer:
         return self.core.under_way
 
     def start(self, now: float) -> list[Effect]:
-        """Begin."""
         self._done += self.core.start(now)
         self._decide(self.star.start(now), now)
         return self._take()
@@ -263,7 +258,6 @@ class PairedMapServer:
         return due if self._doubts else min(due, self.core.next_timeout())
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
         self._wake(now)
         if not self.core.active and self.core.copied:
             self._decide(self.star.copied_whole(now), now)
@@ -272,7 +266,6 @@ class PairedMapServer:
         return self._take()
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state; nothing, unless there is a defect."""
         found = [*self.star.invariants(), *self.core.invariants()]
         if self.core.active and self.star.state != ACTIVE:
             found.append("the map is active, and the server is not")

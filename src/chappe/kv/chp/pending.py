@@ -1,4 +1,4 @@
-"""What a passive server hears from clients before, or after, the active one has passed it on.
+"""Updates that a passive server hears from clients before or after the active one has passed them on.
 
 Clients of the Guide's model 6 publish each update to both servers. The passive one keeps those that the active has not
 passed on, by UUID, and applies them in their order when it takes over. An update without a UUID is known by its
@@ -21,8 +21,6 @@ _Twin: TypeAlias = bytes | tuple[bytes, bytes, bytes]
 
 
 class PendingUpdates:
-    """See the module."""
-
     def __init__(self, limits: MapLimits) -> None:
         self.dropped = 0  # beyond the bounds
         self._limits = limits
@@ -75,7 +73,6 @@ class PendingUpdates:
         return found
 
     def clear(self) -> None:
-        """Forget all."""
         self._waiting.clear()
         self._passed.clear()
         self._bytes = 0

@@ -51,7 +51,6 @@ class Plain:
         return len(self._asked) + len(self._takers)
 
     def next_timeout(self) -> float:
-        """When something is due."""
         due = self._silences.next
         if self._asked and len(self._takers) < self._limits.takers_max:
             due = min(due, max(next(iter(self._asked.values()))[1], self._again_at))
@@ -116,7 +115,6 @@ class Plain:
             self._views.close(taker.view)
 
     def close(self, effects: list[Effect]) -> None:
-        """Answer nobody any more."""
         for client in [*self._takers, *self._asked]:
             self.forget(client)
             effects.append(Close(client))

@@ -13,8 +13,6 @@ from chappe.limits import MapLimits
 
 
 class RecentUpdates:
-    """See the module."""
-
     def __init__(self, limits: MapLimits) -> None:
         self._limits = limits
         self._items: list[Entry] = []
@@ -35,7 +33,7 @@ class RecentUpdates:
         self._next = sequence + 1
 
     def has(self, sequence: int) -> bool:
-        """Whether all that follows ``sequence`` can be had."""
+        """Return whether all that follows ``sequence`` can be had."""
         return self._first() <= sequence + 1 <= self._next
 
     def add(self, told: Sequence[Entry], sequence: int) -> None:
@@ -66,7 +64,7 @@ class RecentUpdates:
             self._unfinished.remove(self._oldest.popleft())
 
     def follow(self, told: Sequence[Entry], sequence: int) -> None:
-        """As ``add``, of updates that another server has ordered, where some may be missing."""
+        """Add updates that another server has ordered; some may be missing."""
         if sequence - len(told) + 1 != self._next:
             self.begin(sequence - len(told))
         self.add(told, sequence)
@@ -98,7 +96,7 @@ class RecentUpdates:
         return found, reached
 
     def _fits(self, missing: int, size_max: int) -> bool:
-        """Whether so many of the last updates are blocks of this size at most together."""
+        """Return whether so many of the last updates are blocks of this size at most together."""
         for count, size in reversed(self._blocks):
             missing -= count
             size_max -= size
@@ -119,11 +117,10 @@ class Batches:
         self._made: dict[tuple[tuple[bytes, ...], int, int], tuple[msgspec.Raw, int, int]] = {}
 
     def clear(self) -> None:
-        """Keep none of them."""
         self._made.clear()
 
     def after(self, sequence: int, subtrees: tuple[bytes, ...], last: int) -> tuple[msgspec.Raw, int, int]:
-        """As ``RecentUpdates.after``, encoded, with the number of updates; ``last`` is the sequence of the newest."""
+        """Return the updates after a sequence, encoded, and their number; ``last`` is the sequence of the newest."""
         key = subtrees, sequence, last
         made = self._made.get(key)
         if made is None:

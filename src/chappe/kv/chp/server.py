@@ -40,7 +40,7 @@ _DROPPED_S: Final = 10.0  # what was dropped is reported so often
 
 
 class MapServerCore:
-    """See the module. Call ``flush`` after one or several inputs.
+    """Call ``flush`` after one or several inputs.
 
     Args:
         epoch: 16 random bytes, of this life.
@@ -88,7 +88,6 @@ class MapServerCore:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin."""
         effects: list[Effect] = []
         if self.peer is not None:
             self.peer.listen(effects)
@@ -171,7 +170,7 @@ class MapServerCore:
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits for the backend that the collector is not to be read."""
+        """True if so much waits for the backend that the collector is not to be read."""
         return self.ledger.crowded
 
     @property
@@ -341,7 +340,6 @@ class MapServerCore:
     # -- disk and clock ------------------------------------------------------------------------------------------------
 
     def handle_done(self, commit: Commit, error: StorageError | None, now: float) -> list[Effect]:
-        """A commit has ended."""
         effects: list[Effect] = []
         if error is None:
             self.ledger.committed(commit.number, effects)
@@ -364,7 +362,6 @@ class MapServerCore:
         return due if self.peer is None else min(due, self.peer.next_timeout())
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
         effects: list[Effect] = []
         if self.active:
             self.ledger.expire(now, effects)
@@ -400,7 +397,6 @@ class MapServerCore:
     # -- for tests and people ------------------------------------------------------------------------------------------
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = [*self.engine.invariants(), *self.ledger.session_values.invariants()]
         if self.active and self.peer is not None and self.peer.state != "idle":
             found.append("active, and follows the other server")

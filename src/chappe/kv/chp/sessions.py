@@ -1,9 +1,9 @@
-"""What a server of a map remembers of the writers of chappe, and how much of that for all of them together.
+"""Sessions of writers at a map server, with a common bound.
 
 Of each: its last step, and of those whose outcomes it may not have heard yet which ones failed, and when they may be
 told. A writer that lives says within a second what it knows; one that is gone may never do.
 
-Values that end with the client that wrote them: which session each belongs to, and when that was heard last.
+Session values end with the client that wrote them.
 
 A session value carries the property ``SESSION``; its UUID names the session. So both servers of a pair, and a server
 that is started again, know from the entries alone which values end with whom, and a renewal costs no update. The active
@@ -38,8 +38,6 @@ def without_session(properties: bytes) -> bytes:
 
 
 class SessionValues:
-    """See the module."""
-
     def __init__(self, limits: MapLimits, now: float) -> None:
         self._max = limits.session_values_max
         self._owners: dict[bytes, bytes] = {}  # by key: the session that it ends with
@@ -117,7 +115,6 @@ class SessionValues:
         return self._ends.due(now)
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = []
         if {key: name for name, keys in self._keys.items() for key in keys} != self._owners:
             found.append("session values are noted differently by key and by session")
@@ -135,7 +132,7 @@ Outcome = tuple[int, int, str]  # number of the step, code and text
 
 
 class Session:
-    """What is known of one writer of chappe."""
+    """The state of one writer of chappe."""
 
     __slots__ = ("applied", "failed", "heard_ns", "taken", "waiting")
 
@@ -148,7 +145,6 @@ class Session:
 
     @property
     def size(self) -> int:
-        """How much is remembered."""
         return len(self.failed) + len(self.waiting)
 
     @property
@@ -168,7 +164,6 @@ class Session:
             del self.failed[number]
 
     def fail(self, number: int, code: int, text: str) -> None:
-        """A step has failed."""
         self.do(number)
         self.failed[number] = code, text
 

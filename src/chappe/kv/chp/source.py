@@ -130,7 +130,6 @@ class FollowedServer:
         effects.append(Subscribe(chp.HUGZ, to=self.server))
 
     def engage(self, now: float, effects: list[Effect]) -> None:
-        """Follow this server now."""
         self.state = "joining"
         self.refused = ""
         self._progress_at = now
@@ -156,7 +155,7 @@ class FollowedServer:
 
     @property
     def doubtful(self) -> bool:
-        """Whether it is followed as any other, and may be a server of chappe: its HUGZ may come a moment later.
+        """True if it is followed as an original, but may be a server of chappe whose HUGZ comes a moment later.
 
         It comes over another connection, which may be made later than the one for requests, as both are tried again in
         their own time until a server is there; and a server that stood still answers before its next one.
@@ -164,7 +163,7 @@ class FollowedServer:
         return self.chappe is None and self._known_at < math.inf
 
     def alive(self, now: float) -> bool:
-        """Whether it was heard of lately."""
+        """Return whether it was heard of lately."""
         return now < self.heard_at + self.silent_s
 
     @property

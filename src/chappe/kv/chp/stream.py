@@ -1,4 +1,5 @@
-"""What ends of chappe say to each other beside the Clustered Hashmap Protocol, over the server's snapshot socket.
+"""Messages between a client and a server of chappe beside the Clustered Hashmap Protocol, over the server's snapshot
+socket.
 
 A client sends none of this before the server's HUGZ has said that it is chappe's: the Guide's servers end at a request
 that they do not know. Each message is two frames, ``CHAPPE`` and a MessagePack array that begins with its number here.
@@ -155,7 +156,7 @@ class Whole(msgspec.Struct, frozen=True, array_like=True, tag=19):
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """What has changed, up to ``sequence``, and how far the client's steps are."""
+    """Changes up to ``sequence``, and the progress of the client's steps."""
 
     stream: Number
     number: Number
@@ -197,7 +198,6 @@ def encode_entries(entries: Sequence[Entry]) -> msgspec.Raw:
 
 
 def decode_entries(raw: msgspec.Raw) -> list[Entry]:
-    """The entries; raises ProtocolError."""
     try:
         return _entries.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -205,7 +205,7 @@ def decode_entries(raw: msgspec.Raw) -> list[Entry]:
 
 
 def from_client(frames: Sequence[bytes]) -> FromClient:
-    """What a client says; raises ProtocolError."""
+    """Decode a client's message; raises ProtocolError."""
     try:
         message = _from_client.decode(_payload(frames))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -220,12 +220,12 @@ def from_client(frames: Sequence[bytes]) -> FromClient:
 
 
 def is_steps(frames: Sequence[bytes]) -> bool:
-    """Whether a message of a client, not looked at yet, can be nothing but steps."""
+    """Return whether a message of a client, not looked at yet, can be nothing but steps."""
     return frames[1][1:2] == bytes([_STEPS])
 
 
 def from_server(frames: Sequence[bytes]) -> FromServer:
-    """What a server says; raises ProtocolError."""
+    """Decode a server's message; raises ProtocolError."""
     try:
         return _from_server.decode(_payload(frames))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -105,7 +105,7 @@ class MapStreams:
         return b""
 
     def release(self, alone: bool, effects: list[Effect]) -> None:
-        """Whether steps are confirmed that no peer has; if so, nobody waits for one that is behind."""
+        """Return whether steps are confirmed that no peer has; if so, nobody waits for one that is behind."""
         self._ledger.alone = alone
         for client, stream in list(self._peers.items()) if alone else ():
             self._end(client)
@@ -186,7 +186,6 @@ class MapStreams:
             self._set_floor()
 
     def steps(self, client: bytes, steps: say.Steps, now: float, effects: list[Effect]) -> None:
-        """A client writes."""
         stream = self._known(client, steps.stream, effects)
         if stream is None:
             return
@@ -230,7 +229,6 @@ class MapStreams:
         effects.append(Reply(client, (say.encode(say.Refused(number, reason, name)),)))
 
     def close(self, reason: str, effects: list[Effect]) -> None:
-        """End all of them."""
         for client, stream in list(self._streams.items()):
             self._end(client)
             self.refuse(client, stream.number, reason, effects)
@@ -393,7 +391,7 @@ class MapStreams:
         return tuple(found), applied
 
     def _note_sessions(self, stream: _MapStream) -> None:
-        """What is known of writers at this moment, which goes with a snapshot to the other server."""
+        """Note the sessions as of this moment, which go with a snapshot to the other server."""
         sessions = self._ledger.sessions
         stream.sessions = tuple([(name, each.released, ()) for name, each in sessions.items()])
         stream.failures = deque([

@@ -84,7 +84,6 @@ def parse_rows(raw: bytes) -> list[Row]:
 
 
 def encode_past(rows: Sequence[HistoryRow]) -> bytes:
-    """Changes of one key."""
     parts = [pack_varbyte(len(rows))]
     for row in rows:
         parts += (_U64.pack(row.revision), pack_varbyte(len(row.body)), row.body)
@@ -112,7 +111,6 @@ def parse_past(raw: bytes) -> list[Past]:
 
 
 def pack_seqs(seqs: tuple[int, ...]) -> bytes:
-    """Numbers that are missing."""
     return pack_varbyte(len(seqs)) + b"".join([_U64.pack(seq) for seq in seqs])
 
 
@@ -125,12 +123,11 @@ def read_seqs(data: bytes, pos: int) -> tuple[tuple[int, ...], int]:
 
 
 def pack_outcomes(outcomes: tuple[tuple[int, int], ...]) -> bytes:
-    """What became of writes."""
     return pack_varbyte(len(outcomes)) + b"".join([_OUTCOME.pack(*each) for each in outcomes])
 
 
 def read_outcomes(data: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    """What became of writes, and where that ends."""
+    """Parse outcomes of writes; returns them and the position behind them."""
     count, pos = parse_varbyte(data, pos)
     if count > STORE_OUTCOMES_MAX:
         raise InvalidData(f"a writer's state claims {count} outcomes")
@@ -167,8 +164,6 @@ class PutUnique(Frozen, frozen=True):
 
 
 class PutUniqueResult(Frozen, frozen=True):
-    """The answer."""
-
     inserted: bool
     who: Entity
     request: int
@@ -176,8 +171,6 @@ class PutUniqueResult(Frozen, frozen=True):
 
 
 class Erase(Frozen, frozen=True):
-    """Remove a key."""
-
     key: Value
     publisher: Entity
 
@@ -209,8 +202,6 @@ class Subtract(Frozen, frozen=True):
 
 
 class Clear(Frozen, frozen=True):
-    """Remove all keys."""
-
     publisher: Entity
 
 
@@ -253,7 +244,7 @@ class ExpiresAt(Frozen, frozen=True):
 
 
 class Changed(Frozen, frozen=True):
-    """What a master tells clones of chappe of a change, and what it tells all where there is one of the original."""
+    """The commands that tell clones of a change: one for chappe's clones, one for all where there are originals."""
 
     change: Add | Subtract | Expiring
     whole: Put
@@ -283,7 +274,6 @@ class AckClone(Frozen, frozen=True):
     raw_pairs: bytes  # varbyte count, then key and value by turns
 
     def pairs(self) -> list[Pair]:
-        """All entries; raises ProtocolError."""
         return parse_pairs(self.raw_pairs)
 
 

@@ -1,4 +1,4 @@
-"""What waits for one connection, or for one subscriber, in the order in which it came and within bounds.
+"""Queues of bounded size, each for one connection or one subscriber, and their policies when full.
 
 For a connection that is frames. Messages obey the policy. Control frames (handshake, routing, pings) go past it, within
 bounds of their own; they keep their place in the order, so that a pong follows everything that was put before it.
@@ -8,7 +8,7 @@ message may go beyond the bytes of a box, a batch may go beyond the messages.
 
 ``put`` and ``take`` cost a small part of a microsecond.
 
-Boxes of bounded size, and what they do with what comes when they are full.
+
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Policy(StrEnum):
 
 
 class Box(ABC, Generic[T]):
-    """What waits for somebody, in the order in which it came. Not for several threads at once: its owner has a lock.
+    """A queue of bounded size. It is not safe for several threads: its owner has a lock.
 
     It is full at ``messages_max`` messages or ``bytes_max`` bytes, whichever comes first; one message may go beyond the
     bytes, so that a message of any size passes. Counters, only ever rising: ``dropped`` and ``dropped_bytes``
@@ -74,11 +74,11 @@ class Box(ABC, Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether the policy applies to the next message; under BLOCK whoever fills the box waits."""
+        """True if the policy applies to the next message; under BLOCK publishers wait."""
         return len(self._waiting) >= self.messages_max or self.bytes >= self.bytes_max
 
     def _put_full(self, message: T, size: int) -> bool:
-        """As the policy says; False if the message was dropped."""
+        """Apply the policy to a message; False if it was dropped."""
         if self.policy is Policy.DROP_OLDEST:
             while self.full:
                 self._count_dropped(*self._remove_oldest())
@@ -140,18 +140,17 @@ class Outbox(Box[bytes]):
 
     @property
     def full(self) -> bool:
-        """See ``Box``."""
         return len(self._waiting) + self._more >= self.messages_max or self.bytes >= self.bytes_max
 
     @property
     def pressed(self) -> bool:
-        """Whether it is full, and half of that again waits, and the surplus."""
+        """True if it is full, and half of that again waits, and the surplus."""
         messages = len(self._waiting) + self._more - self.surplus
         return 2 * messages >= 3 * self.messages_max or 2 * self.bytes >= 3 * self.bytes_max
 
     @property
     def half_empty(self) -> bool:
-        """Whether no more waits than half of its bounds."""
+        """True if no more waits than half of its bounds."""
         return 2 * (len(self._waiting) + self._more) <= self.messages_max and 2 * self.bytes <= self.bytes_max
 
     def _is_beyond_twice(self) -> bool:
@@ -159,7 +158,6 @@ class Outbox(Box[bytes]):
         return messages >= 2 * (self.messages_max + self.surplus) or self.bytes >= 2 * self.bytes_max
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         size = sum(map(len, self._waiting))
         control = sum([len(frame) for _, frame in self._control])
         found: list[str] = []
@@ -210,7 +208,7 @@ class Outbox(Box[bytes]):
 
     @property
     def crowded(self) -> bool:
-        """Whether so many control frames wait that what can wait, or be left out, should."""
+        """True if so many control frames wait that what can wait, or be left out, should."""
         return 2 * len(self._control) >= CONTROL_FRAMES_MAX or 2 * self.control_bytes >= CONTROL_BYTES_MAX
 
     def put_control(self, frame: bytes) -> bool:
@@ -304,7 +302,6 @@ class SubscriberInbox(Box[Message]):
         self.on_drop: Callable[[Message], None] | None = None  # called with each message that is dropped
 
     def __len__(self) -> int:
-        """How many messages wait."""
         return len(self._waiting)
 
     def put(self, message: Message) -> bool:

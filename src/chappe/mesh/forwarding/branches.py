@@ -1,6 +1,6 @@
 """Trees as one hop knows them: where they come from and lead to, and what is on its way along them.
 
-Which trees each neighbour was told of, so that it has never more of them than it keeps.
+``Told`` has the trees that each neighbour was told of, so that it never has more of them than it keeps.
 
 Whoever tells us of many trees has us tell others of them, who then had no room for the trees of anybody else. So the
 oldest are taken back on which nothing is on its way; if something comes along one of them, it is told again.
@@ -30,7 +30,7 @@ def size_there(hop: Hop) -> int:
 
 
 class Key(NamedTuple):
-    """What a tree of ours is for."""
+    """The purpose of a tree of ours, by which it is found again."""
 
     receivers: frozenset[bytes]  # those too to whom no way leads
     paths: int = 1
@@ -54,7 +54,7 @@ class Child:
 
     @property
     def receivers(self) -> frozenset[bytes]:
-        """Who is to get what goes there."""
+        """The receivers behind the hop."""
         if self._receivers is None:
             self._receivers = self.hop.receivers()
         return self._receivers
@@ -102,7 +102,6 @@ class Branch:
         self.waiting: deque[tuple[int, Branch, Child, int]] = deque()  # ours: its numbers, and what each confirms
 
     def hops(self) -> list[Hop]:
-        """The hops below us."""
         return [each.hop for each in self.children.values()]
 
     def confirmed(self) -> int:
@@ -116,7 +115,7 @@ class Branch:
         return least
 
     def left(self, child: Child) -> frozenset[int]:
-        """What is under way to a hop below and nobody behind it is known to have: the numbers its origin gave it."""
+        """Return the origin's numbers of messages under way to a hop below that nobody behind it is known to have."""
         second = self.second
         done = second.confirmed() if second is not None and child.receivers == child.twice else 0
         return frozenset([number_given(frame) for number, frame in child.kept if number > done])
@@ -126,12 +125,12 @@ class Branch:
         return [self] if self.second is None else [self, self.second]
 
     def leads_by(self, hops: list[Hop]) -> bool:
-        """Whether it leads over these hops, and nothing of it goes another way."""
+        """Return whether it leads over these hops, and nothing of it goes another way."""
         return self.hops() == hops and not any(child.detoured for child in self.children.values())
 
     @property
     def busy(self) -> bool:
-        """Whether something is on its way."""
+        """True if something is on its way."""
         return bool(self.waiting) or any(child.kept or child.detoured for child in self.children.values())
 
     @property
@@ -144,8 +143,6 @@ _LOOKS_MAX: Final = 256  # for trees that can be taken back, each time
 
 
 class Told:
-    """By connection and label."""
-
     def __init__(self) -> None:
         self._links: dict[int, OrderedDict[int, Child]] = {}  # the oldest first
         self._bytes: dict[int, int] = {}
@@ -180,16 +177,14 @@ class Told:
             self._bytes[conn] -= size_there(child.hop)
 
     def labels(self, conn: int) -> frozenset[int]:
-        """Of the trees that a neighbour knows of us."""
+        """Return the labels of our trees that a neighbour knows."""
         return frozenset(self._links.get(conn, ()))
 
     def forget(self, conn: int) -> None:
-        """A link ended."""
         self._links.pop(conn, None)
         self._bytes.pop(conn, None)
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         sizes = {conn: sum([size_there(each.hop) for each in told.values()]) for conn, told in self._links.items()}
         right = sizes == self._bytes and max(sizes.values(), default=0) <= TREES_TOLD_BYTES_MAX
         return [] if right else [f"{self._bytes} bytes of trees are counted as told, {sizes} are"]

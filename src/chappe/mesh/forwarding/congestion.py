@@ -1,4 +1,4 @@
-"""Whom to read less from: peers whose messages go on to a peer that is full, where its policy is to block.
+"""Backpressure: nothing is read from peers whose messages go on to a full peer, where its policy is to block.
 
 Who publishes here waits for room; who publishes elsewhere cannot. So nothing is read from the peer that its messages
 come from, whose own outbox then fills, and so on back to the publisher: nothing is lost on the way.
@@ -12,7 +12,7 @@ and a number that rises whenever its subscriber takes something. Who waits for i
 those wait too who wait for him. A claim counts only while its number rises: it cannot go round in a ring for ever, and
 a subscriber that has stopped is not waited for.
 
-What is put for peers, and which of them are full.
+``Outboxes`` knows which peers are full.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Congestion:
         self._claims: dict[int, tuple[bytes, float]] = {}  # connection: its last claim that was news, and when
 
     def note(self, full: Link, source: Link, now: float) -> None:
-        """What came from ``source`` filled a link."""
+        """Note that messages from ``source`` filled a link."""
         found = self._full.get(full.conn)
         if found is None:
             found = self._full[full.conn] = _FullPeer(full, now)
@@ -83,12 +83,11 @@ class Congestion:
                 self.is_over(conn)
 
     def forget(self, conn: int) -> None:
-        """A link is gone."""
         self.is_over(conn)
         self._claims.pop(conn, None)
 
     def holds_back(self, conn: int, now: float) -> bool:
-        """Whether nothing is to be read from a link for a while."""
+        """Return whether nothing is to be read from a link for a while."""
         held = False
         for each in self._full.values():
             if conn in each.sources:
@@ -122,7 +121,7 @@ class Congestion:
         return True
 
     def claim(self, now: float) -> bytes:
-        """What to claim: nothing while nobody waits for us, or while nothing gets on."""
+        """Return the claim to send; it is empty while nobody waits for us, or while nothing gets on."""
         found = (self._rose_at, _CLAIM.pack(self._own, self._number)) if self.waits else (-inf, b"")
         for conn in self._full:
             if conn in self._claims:
@@ -218,7 +217,6 @@ class Outboxes:
             self._drops.add(f"to {link.peer_id.hex()}, {LossReason.FULL.text}", count)
 
     def link_down(self, link: Link) -> None:
-        """A link ended."""
         self.note_drops_of(link)
         self.full.pop(link.conn, None)
         self.overflowed.pop(link.conn, None)
@@ -226,7 +224,6 @@ class Outboxes:
         self._holds.forget_link(link)
 
     def invariants(self, links: dict[bytes, Link]) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         full = {link.conn for link in links.values() if link.outbox.full}
         if full <= self.full.keys() <= {link.conn for link in links.values()}:
             return []

@@ -1,4 +1,4 @@
-"""Which publications came before: each is taken once, on however many ways it comes.
+"""Refuses publications that came before: each is taken once, on however many ways it comes.
 
 Every publication has an origin and a number; the numbers of an origin rise, with holes where nobody here wanted one.
 Of each origin the last ones are remembered, in two generations. What is not newer than the newest number of a dropped
@@ -13,7 +13,7 @@ When a link comes, what goes over it may be faster than what is told of it: a li
 endpoint is known to be, which may be the longer way, and is not passed on to a neighbour of its endpoint. So what
 nobody may bring yet waits for a moment, in the order in which it came. Nothing of it is confirmed meanwhile.
 
-What the frames of one call lead to.
+``Turn`` collects the effects of the frames of one call.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Turn:
                 boxes[subscriber] = [message]
 
     def deliver_all(self, subscribers: tuple[int, ...], messages: list[Message]) -> None:
-        """As ``deliver``, several of one topic at once."""
+        """Deliver several messages of one topic at once."""
         if self._opens is not None and subscribers:
             messages = self._opens(messages)
             if not messages:
@@ -95,8 +95,6 @@ class LossesElsewhere(ProtocolError):
 
 
 class Early:
-    """What waits."""
-
     def __init__(self) -> None:
         self.due = inf  # when the first has waited for long enough
         self._waiting: deque[tuple[float, Link, bytes]] = deque()  # until when, who brought it, and its body
@@ -117,7 +115,7 @@ class Early:
         self.due = self._waiting[0][0]
 
     def is_due(self, network: int) -> bool:
-        """Whether something waits, and the network is another one than when it was tried last."""
+        """Return whether something waits, and the network is another one than when it was tried last."""
         return bool(self._waiting) and network != self._looked
 
     def try_again(self, network: int, take: Callable[[Link, bytes], None]) -> None:
@@ -131,7 +129,7 @@ class Early:
                 self._add(until, link, body)
 
     def give_up(self, now: float) -> list[bytes]:
-        """What has waited for long enough."""
+        """Remove and return the frames whose wait is over."""
         found = []
         while self._waiting and self._waiting[0][0] <= now:
             found.append(self._waiting.popleft()[2])
@@ -141,7 +139,7 @@ class Early:
 
 
 class _Origin:
-    """What came from one origin."""
+    """The messages of one origin that came."""
 
     __slots__ = ("floor", "old", "young")
 
@@ -160,7 +158,7 @@ class _Origin:
 
 
 class SeenMessages:
-    """What came to the endpoint ``own``. ``late`` counts publications refused though they are not remembered."""
+    """Publications that came to the endpoint ``own``. ``late`` counts those refused though they are not remembered."""
 
     def __init__(self, own: bytes, limits: MeshLimits = MESH_LIMITS) -> None:
         self._limits = limits
@@ -219,7 +217,6 @@ class SeenMessages:
             self.size -= len(known.young) + len(known.old)
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         size = sum([len(each.young) + len(each.old) for each in self._origins.values()])
         right = self.size == size <= self._limits.seen_total_max
         return [] if right else [f"{self.size} numbers are counted, {size} remembered"]

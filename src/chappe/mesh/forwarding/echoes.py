@@ -96,7 +96,8 @@ class Echoes:
         return pause
 
     def forget(self, now: float) -> None:
-        """Who is linked to our originals has changed. Until all agree who speaks with them, some things come twice.
+        """Forget the evidence after the links of our originals changed. Until all agree on their speakers, some
+        messages come twice.
 
         So only what comes very often is evidence for a while. And a loop may be gone: links that are blocked are tried
         again when all agree.

@@ -363,5 +363,5 @@ class Flooding:
 
 
 def _is_older(one: tuple[int, int], two: tuple[int, int]) -> bool:
-    """Whether the other version may be news to one that has the first: of one version all take the same."""
+    """Return whether the second version may be newer than the first; of one version all take the same state."""
     return one != two and one[0] <= two[0]

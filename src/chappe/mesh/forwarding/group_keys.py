@@ -42,7 +42,7 @@ _VERSION: Final = struct.Struct(">Q")
 
 
 class HandingOn:
-    """Of one endpoint; without rules it says nothing.
+    """Exchanges permissions with the neighbours of one endpoint; it sends nothing without rules.
 
     Args:
         links: All links by peer.
@@ -67,12 +67,10 @@ class HandingOn:
         return self.say(now)
 
     def link_up(self, link: Link) -> None:
-        """A link stands."""
         if self._rules is not None and link.chappe:
             self._say(link, self._rules)
 
     def link_down(self, link: Link) -> None:
-        """A link ended."""
         self._sent_at.pop(link.conn, None)
         self._offered_at.pop(link.conn, None)
 
@@ -138,7 +136,7 @@ class OfferKeys(Frozen, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KeysHere:
-    """What an endpoint has of the keys of groups.
+    """The keys of groups that an endpoint has.
 
     Attributes:
         versions: Of each group that the permissions have; 0 where there are no keys.
@@ -191,7 +189,7 @@ def parse_keys(payload: bytes) -> dict[str, int] | tuple[str, bytes]:
 
 
 class KeysHandingOn:
-    """Of one endpoint; without keys it says nothing.
+    """Exchanges keys of groups with the neighbours of one endpoint; it sends nothing without keys.
 
     Args:
         links: All links by peer.
@@ -226,7 +224,6 @@ class KeysHandingOn:
         return self._say(link)
 
     def link_down(self, link: Link) -> None:
-        """A link ended."""
         self._met.pop(link.conn, None)
 
     def say(self, now: float) -> list[Effect]:
@@ -257,7 +254,7 @@ class KeysHandingOn:
         return [link.flush] if asked or any(sent) else []
 
     def _asks(self, here: KeysHere, group: str, version: int, now: float) -> bool:
-        """Whether to ask for what comes after a version; not several neighbours at once."""
+        """Return whether to ask for the lines after a version; only one neighbour is asked at a time."""
         before, at = self._asked.get(group, (-1, -inf))
         if not self._wants(here, group) or (before == version and now < at + SEND_S):
             return False
@@ -293,7 +290,7 @@ class KeysHandingOn:
 
 
 class _Neighbour:
-    """What a neighbour has cost in the second that began last."""
+    """The traffic of a neighbour in its current second."""
 
     __slots__ = ("begun", "bytes", "offers", "sent")
 

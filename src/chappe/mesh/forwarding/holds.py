@@ -61,7 +61,7 @@ class _Hold:
 
 
 class Holds:
-    """Who is full here, and which trees are held by them and by those below.
+    """The full subscribers and peers here, and the trees that they or hops below hold.
 
     Args:
         patience_s: How long a subscriber that takes nothing is waited for.
@@ -143,7 +143,7 @@ class Holds:
             self._note(branch, hold)
 
     def has(self, branch: Branch) -> bool:
-        """Whether somebody holds a tree, or its second one; that much is under way along it does not count."""
+        """Return whether a subscriber or peer holds a tree or its second one; many messages under way do not count."""
         second = branch.second
         return branch in self._holds or (second is not None and second in self._holds)
 
@@ -155,7 +155,7 @@ class Holds:
             self._tell(branch)
 
     def runs_ahead(self, branch: Branch) -> bool:
-        """Whether that was said, and not taken back."""
+        """Return whether too much is under way along a tree."""
         return branch in self._ahead
 
     def got_on(self, branch: Branch, now: float) -> None:
@@ -178,7 +178,6 @@ class Holds:
             self._tell(branch)
 
     def forget(self, branch: Branch) -> None:
-        """A tree is gone."""
         hold = self._holds.pop(branch, None)
         self._ahead.pop(branch, None)
         self._news.pop(branch, None)
@@ -188,7 +187,9 @@ class Holds:
                 del full.branches[branch]
 
     def take(self, now: float) -> list[tuple[Branch, int]]:
-        """What to tell the hops above: trees of others, and how many milliseconds ago the slowest took something."""
+        """Return the changes for the hops above: trees of others, and how many milliseconds ago the slowest receiver
+        took something.
+        """
         if now >= self._look_at:
             self._look_at = now + HOLD_S
             self._look_at_peers(now)
@@ -219,7 +220,7 @@ class Holds:
                 full.taken_at = max(full.taken_at, holder.progress_at)
 
     def _wait(self, branch: Branch, until: float, now: float) -> None:
-        """Whether something is published along a tree of ours for now."""
+        """Let a tree of ours wait until a moment."""
         if (now < until) is not (branch in self.waits):
             self.turned += 1
             if now < until:
@@ -241,21 +242,22 @@ class Holds:
     # -- originals --------------------------------------------------------------------------------
 
     def hold_back(self, link: Link, cause: Holder | Branch) -> None:
-        """What an original brings fills somebody here, or goes along a tree of ours that is held."""
+        """Stop reading from an original whose messages fill a subscriber or peer here, or go along a tree of ours that
+        is held.
+        """
         self._sources.setdefault(link.conn, {})[cause] = None
 
     def forget_link(self, link: Link) -> None:
-        """A link ended."""
         self.free(link)
         self._sources.pop(link.conn, None)
 
     @property
     def holds_any_back(self) -> bool:
-        """Whether ``holds_back`` may be true of any connection."""
+        """True if ``holds_back`` may be true of any connection."""
         return bool(self._sources)
 
     def holds_back(self, conn: int, now: float) -> bool:
-        """Whether nothing is to be read from an original for now."""
+        """Return whether nothing is to be read from an original for now."""
         causes = self._sources.get(conn)
         if causes is None:
             return False
@@ -270,7 +272,6 @@ class Holds:
         return False
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         here = {(holder, branch) for branch, hold in self._holds.items() for holder in hold.here}
         marked = {(holder, branch) for holder, full in self.full.items() for branch in full.branches}
         found = [] if here == marked else ["trees are held by subscribers that are not full, or the other way round"]

@@ -4,7 +4,7 @@ A message is judged where it enters the mesh, by who is beside us: what it sends
 what it passes on of others. Messages are not signed, so nobody else can. It is judged once more where it goes to a
 neighbour. What is refused is taken and confirmed, as its sender would keep it for ever, and goes no further.
 
-What was refused to neighbours by the permissions: counted by who and what.
+``Refusals`` counts what the permissions refused to neighbours.
 
 Shows each message that passes from one neighbour to another to a function, which may change it or hold it back.
 
@@ -52,7 +52,7 @@ FAILED: Final = "that on_forward failed on"
 
 
 class ForwardFilter:
-    """Of one endpoint; while ``shows`` is None everything passes unseen.
+    """Shows passing messages to a function; while ``shows`` is None all pass unseen.
 
     Args:
         originals: Links to originals, by peer: what goes on to them, too, is shown once nevertheless.
@@ -160,7 +160,7 @@ _NOBODY_ELSE: Final[frozenset[bytes]] = frozenset()
 
 
 class MessageJudge:
-    """Of one endpoint. ``rules`` is None where everybody may everything: then nobody is to ask."""
+    """Applies the permissions to messages. ``rules`` is None where everything is allowed, and then callers skip it."""
 
     def __init__(self, own: bytes, losses: Losses, drops: Drops) -> None:
         self.rules: MeshRules | None = None
@@ -170,7 +170,7 @@ class MessageJudge:
         self._drops = drops
 
     def takes(self, link: Link, body: bytes) -> bool:
-        """Whether a neighbour may send this, of FLOWS and sound. Its origin is told otherwise."""
+        """Return whether a neighbour may send this well-formed body of FLOWS; if not, its origin is told."""
         rules = self.rules
         assert rules is not None
         origin, _, _, type, flags, length, _ = unpack_head(body)
@@ -195,7 +195,7 @@ class MessageJudge:
         return False
 
     def takes_from_original(self, link: Link, kind: int, topic: bytes, payload: bytes) -> bool:
-        """Whether an original may send this, which is told nothing."""
+        """Return whether an original may send this; a refusal is not reported to it."""
         if self.rules is None:
             return True
         verb = self.rules.sending(link.identity, kind, topic, payload[:COMMAND_HEAD])
@@ -204,7 +204,7 @@ class MessageJudge:
         return not verb
 
     def gives(self, link: Link, topic: bytes, count: int = 1) -> bool:
-        """Whether messages may be sent to a neighbour."""
+        """Return whether messages may be sent to a neighbour."""
         verb = "" if self.rules is None else self.rules.getting(link.identity, topic)
         if verb:
             self._refuse(f"to {link.identity}", link, verb, count, topic)
@@ -223,18 +223,18 @@ class MessageJudge:
         return kind == LOSS or self.gives(link, topic, messages_in(published))
 
     def passes_on(self, link: Link) -> bool:
-        """Whether a neighbour may pass on anything of others."""
+        """Return whether a neighbour may pass on anything of others."""
         return self.rules is None or self.rules.forwards(link.identity)
 
     def may_tell(self, link: Link) -> bool:
-        """Whether a neighbour may tell the link states of others."""
+        """Return whether a neighbour may tell the link states of others."""
         if self.passes_on(link):
             return True
         self.refusals.add(link.identity, FORWARD)
         return False
 
     def may_get(self, link: Link, topic: bytes) -> bool:
-        """As ``gives``, before there is anything to be sent."""
+        """Return whether a message of this topic could be sent to a neighbour, without counting a refusal."""
         return self.rules is None or not self.rules.getting(link.identity, topic)
 
     def subscribed(self, link: Link, wanted: Filter) -> Filter:

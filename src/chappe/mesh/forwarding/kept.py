@@ -1,6 +1,6 @@
-"""What is on its way along trees, and kept until all below have it.
+"""Messages on their way along trees, kept until all hops below have confirmed them.
 
-This is what publishing and passing on have in common; see ``version2``.
+This is the common base of publishing and passing on (``version2``).
 """
 
 from __future__ import annotations
@@ -171,7 +171,6 @@ class KeptMessages:
         return room
 
     def _look_ahead(self, branch: Branch, child: Child, link: Link) -> None:
-        """Much is under way."""
         if link.kept_bytes > KEPT_BYTES_MAX:
             self._let_go(child, link)
         if self._blocks and branch.upstream == NOBODY and self._under_way(branch, child) >= self._ahead_max:
@@ -237,7 +236,6 @@ class KeptMessages:
             self._losses.add(child.hop.id, origin, topic, why, missing, len(messages))
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         kept: dict[int, int] = {}
         for branch in self._labels.values():
             for child in branch.children.values():

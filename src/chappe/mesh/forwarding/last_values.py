@@ -50,7 +50,7 @@ TOPICS: Final = frozenset({LAST_ASK, LAST_TOLD})
 
 
 def is_newer(place: int, number: int, than: tuple[int, int]) -> bool:
-    """Whether a message was published later than one of the same origin and topic with that place and number."""
+    """Return whether a message was published later than another of the same origin and topic."""
     if place | COUNT_MAX == than[0] | COUNT_MAX:
         return place > than[0]
     return number > than[1]
@@ -69,7 +69,6 @@ class KeptLastValues:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """How many topics."""
         return len(self._messages)
 
     def pass_on(self, body: bytes) -> None:
@@ -102,7 +101,6 @@ class KeptLastValues:
         return self._messages.get(topic)
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         size = sum([len(each.topic) + len(each.payload) for each in self._messages.values()])
         right = size == self._bytes <= LAST_VALUES_BYTES_MAX and len(self._messages) <= self._max
         return [] if right else [f"{len(self)} last values have {size} bytes, and are counted as {self._bytes}"]
@@ -159,7 +157,6 @@ class LastQuestions:
         self.due = -inf
 
     def forget(self, subscriber: int) -> None:
-        """A subscriber has ended."""
         self._subscribers.discard(subscriber)
         for key in [key for key in self._asked if key[0] == subscriber]:
             del self._asked[key]

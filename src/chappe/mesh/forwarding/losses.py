@@ -29,8 +29,6 @@ _Kind: TypeAlias = tuple[bytes, bytes, bytes, "LossReason"]  # towards, origin, 
 
 
 class LossReason(IntEnum):
-    """Why messages were dropped."""
-
     FULL = 0
     LINK_ENDED = 1
     NO_WAY = 2
@@ -79,7 +77,6 @@ class Loss:
     topic: bytes = b""
 
     def pack(self) -> bytes:
-        """Its bytes."""
         return _LOSS.pack(self.towards, self.origin, self.count, self.why) + self.topic
 
     @classmethod
@@ -111,7 +108,6 @@ class Drops:
         self._counts[where] = self._counts.get(where, 0) + count
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Report what is due."""
         if now < self.due:
             return []
         self.due = inf
@@ -121,7 +117,7 @@ class Drops:
 
 
 class Losses:
-    """What ``endpoint`` is to tell others, and what was told by others; each at most once a second."""
+    """Reports of losses that ``endpoint`` sends and those it got, each at most once a second."""
 
     def __init__(self, endpoint: bytes) -> None:
         self._endpoint = endpoint
@@ -162,7 +158,7 @@ class Losses:
     def take(
         self, now: float, late: Callable[[], dict[bytes, int]] = dict
     ) -> tuple[list[tuple[Loss, frozenset[bytes]]], list[Effect]]:
-        """What is to be told to others now, each with those who miss it, and what to report here.
+        """Return the losses to report to others now, each with those who miss it, and the effects to report here.
 
         ``late`` gives the origins whose messages were taken for old ones, and the numbers that they are to go on above.
         """

@@ -52,8 +52,6 @@ class _Former:
 
 
 class _Entry:
-    """Something that waits."""
-
     __slots__ = ("room", "send", "size", "until")
 
     def __init__(self, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
@@ -64,7 +62,7 @@ class _Entry:
 
 
 class Order:
-    """What waits until something else has arrived."""
+    """Messages that wait until earlier ones have arrived."""
 
     def __init__(self) -> None:
         self.held: dict[bytes, float] = {}  # keys of what is to wait, if it has a higher number than this
@@ -85,13 +83,13 @@ class Order:
                 self.due = -inf
 
     def holds(self, keys: Keys, number: float = inf) -> bool:
-        """Whether something with these keys, and this number of its origin, is to wait."""
+        """Return whether a message with these keys and this number of its origin has to wait."""
         return _holds(self.held, keys, number)
 
     def came_back(self, keys: Keys, number: int) -> None:
-        """What was under way along a former way is here again, as that way has ended further on: it goes from here.
+        """Note that messages under way along a former way came back because that way has ended; they go on from here.
 
-        If it were waited for, each of the many that may come back would wait until the one before had arrived.
+        If they were waited for, each of the many that may come back would wait until the one before had arrived.
         """
         for former in self._former.values():
             if number in former.left:
@@ -110,11 +108,9 @@ class Order:
 
     @property
     def waits(self) -> bool:
-        """Whether anything does."""
         return bool(self._waiting)
 
     def has_room(self) -> None:
-        """Somebody has room again."""
         if self._waiting:
             self.due = -inf
 

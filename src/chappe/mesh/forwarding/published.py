@@ -1,4 +1,4 @@
-"""What goes out from here along trees of our own: what is published, and what is sent another way; see ``version2``."""
+"""Messages that leave along trees of our own: publications and detours (``version2``)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Published(KeptMessages):
         return self._to(Key(receivers, paths, lane=self._lane(receivers, topic) if self.lanes else b""))
 
     def is_held(self, branch: Branch) -> bool:
-        """Whether nothing is to be published along a tree of ours for now."""
+        """Return whether nothing is to be published along a tree of ours for now."""
         waits = self._holds.waits
         return branch in waits or (branch.second is not None and branch.second in waits)
 
@@ -325,5 +325,5 @@ class Published(KeptMessages):
 
 
 def _keys(carried: bytes, receivers: frozenset[bytes]) -> Keys:
-    """What orders messages to these: see ``Order``."""
+    """Return the keys by which ``Order`` keeps messages to these receivers in order."""
     return receivers if carried == NOBODY else frozenset([carried + each for each in receivers])

@@ -1,6 +1,6 @@
-"""Who gets the messages of a topic: found once, and remembered until the network, or what somebody wants, changes.
+"""Routes of topics, cached until the network or a filter changes.
 
-Who subscribes to what at this endpoint, and what follows for what it announces.
+The subscriptions of this endpoint determine the filter that it announces.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class TopicSubscriptions:
 
 
 class Route:
-    """Who gets the messages of one topic: here, and, once somebody here publishes to it, elsewhere."""
+    """The receivers of one topic: the subscribers here and, once a program here publishes to it, the endpoints
+    elsewhere.
+    """
 
     __slots__ = ("commands", "count", "data", "flushes", "originals", "ready", "refused", "tree")
 
@@ -126,7 +128,7 @@ class Route:
         self.count = 0  # receivers elsewhere
 
     def leads_where(self, other: Route) -> bool:
-        """Whether both say the same."""
+        """Return whether both routes lead to the same receivers."""
         mine = self.data, self.commands, self.tree, self.originals, self.flushes, self.count, self.refused
         their = other.data, other.commands, other.tree, other.originals, other.flushes, other.count, other.refused
         return mine == their
@@ -169,7 +171,6 @@ class Routes:
         return self.known.get(topic) or self.find(topic)
 
     def forget(self) -> None:
-        """Find all out again."""
         self.known.clear()
         self._receivers.clear()
         self._bytes = 0
@@ -250,7 +251,6 @@ class Routes:
         return found
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = []
         if sum(map(len, self.known)) != self._bytes or len(self.known) > self._max:
             found.append(f"{len(self.known)} routes are counted as {self._bytes} bytes")

@@ -191,12 +191,11 @@ class Router:
 
     @property
     def rules(self) -> MeshRules | None:
-        """Who may do what; None where everybody may everything."""
+        """The permissions; None where everything is allowed."""
         return self.judge.rules
 
     @property
     def refusals(self) -> Refusals:
-        """What was refused to neighbours."""
         return self.judge.refusals
 
     def set_rules(self, rules: MeshRules | None, now: float) -> list[Effect]:
@@ -233,7 +232,7 @@ class Router:
             self.drops.add(f"to {link.peer_id.hex()}, {LossReason.LINK_ENDED.text}", lost)
 
     def _flushes(self) -> list[Flush]:
-        """What was put beside what was asked for."""
+        """Return flushes for frames that were put as a side effect."""
         found = list(self.trees.flushes.values())
         self.trees.flushes.clear()
         return found
@@ -269,7 +268,6 @@ class Router:
         self.routes.forget()
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = [*self.seen.invariants(), *self.topology.states.invariants()]
         known = {peer: (link.chappe, link.conn) for peer, link in self.links.items()}
         if self.topology.neighbours != {peer: chappe for peer, (chappe, _) in known.items()}:
@@ -288,7 +286,6 @@ class Router:
     def publish(
         self, topic: bytes, payload: bytes, kind: int, receiver: bytes, now: float, since: float | None = None
     ) -> Sequence[Flush]:
-        """See ``EndpointCore.publish``."""
         route = self.routes.known.get(topic) or self.routes.find(topic)
         if route.refused:
             raise UsageError("nothing can be published to the topics <$> and <$>/local/...: choose another topic")
@@ -320,7 +317,6 @@ class Router:
     def publish_many(
         self, messages: Iterable[tuple[bytes, bytes]], now: float, since: float | None = None
     ) -> tuple[Sequence[Flush], int]:
-        """See ``EndpointCore.publish_many``."""
         flushes: dict[Flush, None] = {}
         wanted = 0
         for topic, run in groupby(messages, itemgetter(0)):
@@ -341,13 +337,11 @@ class Router:
         return list(flushes), wanted
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Effect]:
-        """See ``EndpointCore.deliver_here``."""
         route = self.routes.of(topic)
         message = Message(topic, payload, sender=self._own, origin=self._own, sequence=self.trees.number)
         return [Deliver(each, [message]) for each in route.data if each != but]
 
     def deliver_opened(self, messages: Iterable[Message]) -> list[Effect]:
-        """See ``EndpointCore.deliver_opened``."""
         found: list[Effect] = []
         for each in messages:
             route = self.routes.of(each.topic)
@@ -356,7 +350,9 @@ class Router:
         return found
 
     def room(self, topics: Iterable[bytes] | None, receiver: bytes) -> bool:
-        """Whether publishers to these topics may go on; None for a data store, whose commands nobody holds."""
+        """Return whether publishers to these topics may go on; ``topics`` is None for data stores, whose commands are
+        never held.
+        """
         if not self._blocks:
             return True
         if self.trees.order.size >= ORDER_BYTES_MAX:
@@ -366,7 +362,7 @@ class Router:
         return topics is not None and all(self._has_room(each, receiver) for each in topics)
 
     def _has_room(self, topic: bytes, receiver: bytes) -> bool:
-        """Whether no peer is full that messages go to, and nobody holds their tree."""
+        """Return whether no peer on the way of messages is full, and their tree is not held."""
         route = self.routes.open(topic, receiver)
         if route.tree is not None and self.trees.is_held(route.tree):
             return False
@@ -378,7 +374,6 @@ class Router:
             self.trees.order.has_room()
 
     def fill(self, subscriber: int, full: bool, beyond: bool, now: float) -> None:
-        """See ``EndpointCore.handle_full``."""
         if full:
             self.holds.fill(subscriber, now, beyond)
         else:
@@ -437,7 +432,7 @@ class Router:
         return turn.actions
 
     def _take_early(self, turn: Turn, now: float) -> None:
-        """What came before the news of its origin."""
+        """Try again the frames that came before the news of their origin."""
         source = self.outboxes.source
 
         def take(link: Link, body: bytes) -> None:
@@ -639,7 +634,6 @@ class Router:
         self._asking.begin(subscriber)
 
     def forget_last(self, subscriber: int) -> None:
-        """A subscriber has ended."""
         if self.newest.pop(subscriber, None) is not None:
             self._asking.forget(subscriber)
 

@@ -52,18 +52,17 @@ class Originals:
         return self._judge.subscribed(link, wanted)
 
     def refilter(self) -> None:
-        """What each may have may be something else."""
+        """Apply changed permissions to the filters of originals."""
         for link in self.links.values():
             if not link.blocked:
                 self._topology.set_original_filter(link.peer_id, self._judge.subscribed(link, link.filter))
 
     def link_down(self, link: Link) -> None:
-        """A link ended."""
         del self.links[link.peer_id]
         self.unblock(self.echoes.link_down(link.peer_id))
 
     def take_control(self, link: Link, message: Message) -> None:
-        """What it wants has changed, as nothing else is told."""
+        """Take the changed filter of an original, which sends no other control message."""
         if message.kind != ROUTING_UPDATE:
             raise ProtocolError("a message of a kind that originals do not send")
         link.filter = minimal(parse_filter(message.payload))

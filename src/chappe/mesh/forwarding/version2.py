@@ -74,7 +74,7 @@ class Trees(Published):
     """All trees that are known here: with those of others, along which something comes."""
 
     def take_control(self, link: Link, message: Message, now: float) -> None:
-        """What a neighbour says of trees."""
+        """Take a neighbour's message about trees."""
         if message.kind == CONFIRM:
             self.take_confirm(link, message.payload, now)
         elif message.kind == HOLD:
@@ -232,7 +232,7 @@ class Trees(Published):
                     self._holds.is_for(link, branch, 1, now)
 
     def _put_unless_full(self, link: Link, frame: bytes) -> bool:
-        """Whoever published it does not wait, so nobody is to be held up by it."""
+        """Drop the frame if the box is full: its publisher does not wait, so it must not hold up others."""
         if link.outbox.full:
             link.outbox.refuse(frame)
             return False

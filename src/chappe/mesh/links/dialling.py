@@ -51,8 +51,6 @@ class Target:
 
 
 class PeerDialling:
-    """All targets."""
-
     def __init__(self, endpoint_id: bytes) -> None:
         self._endpoint_id = endpoint_id
         self.targets: dict[Address, Target] = {}

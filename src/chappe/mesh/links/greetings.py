@@ -62,7 +62,7 @@ class Fault(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who is there, and which versions it can speak."""
+    """An endpoint's id and the versions that it can speak."""
 
     sender: bytes
     version_min: int = VERSIONS[0]
@@ -76,8 +76,6 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class VersionSelect:
-    """The originator's choice."""
-
     sender: bytes
     version: int = VERSIONS[0]
 
@@ -93,14 +91,14 @@ class DropConn:
 
 @dataclass(frozen=True, slots=True)
 class OriginatorSyn:
-    """What the originator wants to get."""
+    """The filter of the originator."""
 
     filter: Filter
 
 
 @dataclass(frozen=True, slots=True)
 class ResponderSynAck:
-    """What the responder wants to get."""
+    """The filter of the responder."""
 
     filter: Filter
 

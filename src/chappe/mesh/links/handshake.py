@@ -51,8 +51,6 @@ _FILTER_BYTES_MAX: Final = HANDSHAKE_FRAME_BYTES_MAX - 64  # room for type and c
 
 
 class HandshakeState(Enum):
-    """What comes next."""
-
     AWAIT_HELLO_OR_VERSION_SELECT = "await_hello_or_version_select"  # dialled
     AWAIT_HELLO = "await_hello"  # accepted
     AWAIT_VERSION_SELECT = "await_version_select"
@@ -315,7 +313,7 @@ def _send(greeting: Greeting) -> SendFrame:
 
 
 def _fitting(wanted: Filter) -> Filter:
-    """As many prefixes from the front as a frame of the handshake holds."""
+    """Return as many prefixes from the front as fit in a frame of the handshake."""
     room = _FILTER_BYTES_MAX
     for at, topic in enumerate(wanted):
         room -= len(topic) + len(pack_varbyte(len(topic)))

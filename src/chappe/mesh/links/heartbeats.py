@@ -39,7 +39,6 @@ class Heartbeats:
         self._paused = False  # nothing is read
 
     def begin(self, link: Link, now: float) -> None:
-        """A link is established."""
         link.heard_at = link.moved_at = link.pinged_at = link.progress_at = now
         if link.chappe:  # nothing is on its way yet, so that its clock is seen best
             link.pinged_at = -inf
@@ -115,7 +114,7 @@ class Heartbeats:
         return taken
 
     def answer(self, token: bytes, now: float) -> bytes:
-        """What answers such a ping of an endpoint of chappe: the same, and what our clock shows."""
+        """Return the token of the pong for a ping of an endpoint of chappe: the ping's, and the time of our clock."""
         return token + TIME.pack(micros(now))
 
     def answered(self, link: Link, token: bytes, now: float) -> None:

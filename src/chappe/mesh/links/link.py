@@ -44,8 +44,6 @@ _OLD_US: Final = 10 * 365 * 86_400 * 1_000_000  # what claims to be older is as 
 
 
 class NeighbourClock:
-    """Of one neighbour."""
-
     __slots__ = ("_ahead_us", "_at")
 
     def __init__(self) -> None:
@@ -61,7 +59,7 @@ class NeighbourClock:
             self._ahead_us, self._at = ahead_us, now
 
     def ours_us(self, theirs_us: int, now: float) -> int:
-        """What ours showed when it showed this, at the latest; now, if it was never read."""
+        """Return the latest time of our clock at which theirs showed this; now, if it was never read."""
         now_us = int(now * 1e6)
         if self._ahead_us is None:
             return now_us

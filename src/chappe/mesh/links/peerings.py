@@ -160,7 +160,7 @@ class Peerings:
         return actions
 
     def _report_refused(self, link: Link, failed: Failed) -> list[Effect]:
-        """Whoever was refused will try again; once is enough."""
+        """Report a refused peer once, though it tries again."""
         peer_id = link.handshake.peer_id
         told = failed.told and link.target is None  # who dialled hears it anyway
         if not (failed.refused or told) or peer_id is None or (peer_id, link.key, failed.reason) in self._refused:
@@ -267,7 +267,7 @@ class Peerings:
         return actions + self._wake(woken, now)
 
     def _contain(self, link: Link, defect: Exception, frame: bytes, now: float) -> list[Effect]:
-        """What came over a link brought a defect of ours to light: end that link alone, or raise the defect."""
+        """End the link that brought a defect of ours to light and no other one, or raise the defect."""
         if not self._options.contains:
             raise defect
         actions: list[Effect] = [Report(DefectContained(link.address, defect, frame[:DEFECT_FRAME_BYTES]))]
@@ -335,7 +335,7 @@ class Peerings:
         return self._say_goodbyes()
 
     def _hurry(self, conn: int, now: float) -> Sequence[Effect]:
-        """What was published before a goodbye has waited long enough for its turn, or even for room."""
+        """Send publications from before a goodbye that have waited long enough for their turn or for room."""
         last = self._leaving[conn] + 3 * UNPEER_S / 4
         if now >= last:
             return self.router.send_all()
@@ -456,7 +456,7 @@ class Peerings:
         return actions
 
     def _take_last(self, conn: int, bytes_max: int) -> list[bytes]:
-        """See ``EndpointCore.take``: of a connection that is to be closed when it is empty."""
+        """Take frames of a connection that is closed when it is empty."""
         if conn not in self._closing:
             return []
         frames = self._closing[conn].outbox.take(bytes_max)

@@ -30,14 +30,14 @@ class PeerStatus(IntEnum):
 
 
 class HandshakeRole(Enum):
-    """Who leads a handshake: the endpoint with the smaller id is the originator, whoever dialled."""
+    """The role in a handshake: the endpoint with the smaller id is the originator, even if the other dialled."""
 
     ORIGINATOR = "originator"
     RESPONDER = "responder"
 
 
 class PeerClaim(Enum):
-    """What a connection may do that wants a peer.
+    """The answer to a connection that claims a peer.
 
     PROCEED: it has the peer. PAUSE: another one is on the way to it, wait. REDUNDANT: another one has it, give up.
     """
@@ -117,6 +117,6 @@ class PeerTable:
         return None if entry is None else entry.conn
 
     def has_other(self, conn: int, peer_id: bytes) -> bool:
-        """Whether a connection other than ``conn`` has the peer or is on the way to it."""
+        """Return whether a connection other than ``conn`` has the peer or is on the way to it."""
         entry = self._entries.get(peer_id)
         return entry is not None and entry.conn != conn
