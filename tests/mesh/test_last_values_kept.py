@@ -119,8 +119,8 @@ def test_a_topic_that_is_added_is_asked_for_and_one_that_has_ended_asks_nobody()
     ask(net, net[1], (b"/b",))
     assert net[1].payloads == [b"a", b"b"]
     net[1].do(net[1].core.unsubscribe(LATE, None, net[1].now))
-    assert not net[1].core.router.newest
-    assert not net[1].core.router._asking._asked
+    assert not net[1].core.router.lasts.newest
+    assert not net[1].core.router.lasts.asking._asked
 
 
 def test_what_is_kept_here_is_told_here_but_not_what_is_published_here() -> None:
@@ -151,7 +151,7 @@ def test_many_values_come_in_parts_as_there_is_room() -> None:
         net.pass_time(0.05)
         net.pump()
     assert len({each.topic for each in net[2].delivered}) == len(net[2].delivered) == 1_500
-    assert not net[0].core.router._answering
+    assert not net[0].core.router.lasts.answering
 
 
 def test_nobody_publishes_to_these_topics_or_asks_everybody() -> None:

@@ -1198,7 +1198,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "who-keeps-last-values-and-comes-later-is-not-asked",
         "mesh",
         "mesh/forwarding/routing.py",
-        "        self._asking.look()\n",
+        "        self.lasts.asking.look()\n",
         "",
     ),
     Plant(

@@ -157,13 +157,13 @@ class EndpointCore(Peerings):
         """
         actions = self.router.refilter(self.router.subscriptions.add(subscriber, topics, kind, times), now)
         if last:
-            self.router.want_last(subscriber)
+            self.router.lasts.want(subscriber)
         return actions
 
     def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Effect]:
         """Take back some topics of a subscriber, or the subscriber with all of them."""
         if topics is None:
-            self.router.forget_last(subscriber)
+            self.router.lasts.forget(subscriber)
         return self.router.refilter(self.router.subscriptions.remove(subscriber, topics), now)
 
     def forward(self, topics: Iterable[bytes], now: float) -> list[Effect]:

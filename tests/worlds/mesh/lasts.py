@@ -41,7 +41,7 @@ class Lasts(Checker[MeshWorld]):
     def on_lasts(self) -> None:
         """Everybody has just asked for everything."""
         for host in self.world.alive(EndpointHost):
-            newest = host.core.router.newest.get(LAST)
+            newest = host.core.router.lasts.newest.get(LAST)
             for keeper in [host, *self.world.reachable(host)]:
                 if isinstance(keeper, EndpointHost) and keeper.core.router.last_values is not None:
                     for topic in keeper.core.router.last_values.topics((b"",)):

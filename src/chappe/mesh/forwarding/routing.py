@@ -8,7 +8,7 @@ endpoints of chappe. What an original brings is published here for all of chappe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from math import inf
@@ -16,10 +16,10 @@ from operator import itemgetter
 from typing import Final
 
 from chappe.core import Deliver, Effect, Flush, Report
-from chappe.defaults import LAST_ROOM_S, LOST_AFTER, MESH_MESSAGE_BYTES_MAX, ORDER_BYTES_MAX, TTL
+from chappe.defaults import LOST_AFTER, MESH_MESSAGE_BYTES_MAX, ORDER_BYTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, SubscriptionRefused
-from chappe.mesh.filters import LAST_ASK, LAST_TOLD, Filter, matches, minimal
+from chappe.mesh.filters import LAST_ASK, Filter
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, check_size, inner, messages_in, parse_publications
 from chappe.mesh.forwarding.boxes import Policy
 from chappe.mesh.forwarding.branches import Branch
@@ -30,17 +30,8 @@ from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.forwarding.group_keys import HandingOn, KeysHandingOn, KeysHere
 from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.judging import ForwardFilter, MessageJudge, Refusals
-from chappe.mesh.forwarding.last_values import (
-    TOPICS,
-    KeptLastValues,
-    LastAnswers,
-    LastQuestions,
-    Newest,
-    pack_answers,
-    pack_question,
-    parse_answer,
-    parse_question,
-)
+from chappe.mesh.forwarding.last_exchange import LastExchange
+from chappe.mesh.forwarding.last_values import TOPICS, KeptLastValues
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, LossReason
 from chappe.mesh.forwarding.routes import Route, Routes, TopicSubscriptions
 from chappe.mesh.forwarding.version1 import Originals
@@ -129,11 +120,10 @@ class Router:
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._early = Early()
         self.places = Places(options.first_number, options.limits.routes_max)
-        self.newest: dict[int, Newest] = {}  # by subscriber that wants last values
         self.last_values = self.trees.last_values = KeptLastValues(options.last_values) if options.last_values else None
-        self._asking = LastQuestions()
-        self._answering = LastAnswers()
-        self._answer_at = inf
+        self.lasts = LastExchange(
+            own, self.last_values, self.topology, self.subscriptions, self.routes, self.trees, self.flooding, self.judge
+        )
         if self.last_values is not None:
             self.subscriptions.forward([LAST_ASK])
             self.topology.set_filter(self.subscriptions.filter)
@@ -257,7 +247,7 @@ class Router:
             self.seen.forget(endpoint)
         if linked:
             self.originals.echoes.forget(now)
-        self._asking.look()
+        self.lasts.asking.look()
         actions: list[Effect] = [Report(EndpointDiscovered(each)) for each in discovered]
         actions += self.flooding.tell(now)
         actions += self.originals.announce()
@@ -304,7 +294,7 @@ class Router:
         if self.originals.links and route.tree is not None:
             self.originals.echoes.note(MESH, topic, payload, now, own=True)
         if self.last_values is not None and kind == DATA and receiver == NOBODY:
-            self._keep(topic, payload)
+            self.lasts.keep(topic, payload, self.places.last(topic))
         self.reached = route.count
         return [*route.flushes, *[each for each in told if isinstance(each, Flush)]] if told else route.flushes
 
@@ -329,7 +319,7 @@ class Router:
             if tree is not None:
                 self.trees.publish_many(tree, topic, rest, now if since is None else since, self.places)
                 if self.last_values is not None:
-                    self._keep(topic, payloads[-1])
+                    self.lasts.keep(topic, payloads[-1], self.places.last(topic))
             else:
                 for payload in rest:
                     flushes.update(dict.fromkeys(self.publish(topic, payload, DATA, NOBODY, now, since)))
@@ -346,7 +336,7 @@ class Router:
         for each in messages:
             route = self.routes.of(each.topic)
             for number in route.data if each.kind == DATA else route.commands:
-                found += self._deliver_fresh(number, [each])
+                found += self.lasts.deliver(number, [each])
         return found
 
     def room(self, topics: Iterable[bytes] | None, receiver: bytes) -> bool:
@@ -384,7 +374,7 @@ class Router:
     def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Effect]:
         """Frames of an established link."""
         link.received += len(frames)
-        turn = Turn(self.opens, self.newest)
+        turn = Turn(self.opens, self.lasts.newest)
         chappe = link.chappe
         self.outboxes.source = link, now
         for body in frames:
@@ -537,7 +527,7 @@ class Router:
             if topic not in TOPICS or receiver != self._own or kind != DATA:
                 raise ProtocolError("nobody may send to its topic")
             turn.close()
-            turn.actions += self._take_last(message, now)
+            turn.actions += self.lasts.take(message, self.opens, now)
             return
         originals = route.originals
         if receiver == NOBODY or receiver == self._own:
@@ -610,7 +600,7 @@ class Router:
             if onward is not None and route.tree is not None:
                 self.trees.publish(route.tree, message.kind, NOBODY, topic, onward.payload, now, place)
             if onward is not None and kept:
-                self._keep(topic, onward.payload)
+                self.lasts.keep(topic, onward.payload, self.places.last(topic))
         except UsageError:
             self.drops.add(f"from {link.peer_id.hex()}, too large to be passed on")
         if onward is None:
@@ -625,101 +615,6 @@ class Router:
     ) -> None:
         for link in self.originals.pass_on(links, message, ttl, but, now):
             turn.flushes[link.conn] = link.flush
-
-    # -- last values ------------------------------------------------------------------------------
-
-    def want_last(self, subscriber: int) -> None:
-        """A subscriber wants the last values of its topics, too."""
-        self.newest.setdefault(subscriber, Newest())
-        self._asking.begin(subscriber)
-
-    def forget_last(self, subscriber: int) -> None:
-        if self.newest.pop(subscriber, None) is not None:
-            self._asking.forget(subscriber)
-
-    def _keep(self, topic: bytes, payload: bytes) -> None:
-        """Keep what was published here last."""
-        assert self.last_values is not None
-        self.trees.number += 1  # also of what went nowhere, so that what follows is newer
-        number, place = self.trees.number, self.places.last(topic)
-        self.last_values.note(Message(topic, payload, DATA, self._own, NOBODY, 0, self._own, number, None, place))
-
-    def _ask(self, now: float) -> list[Effect]:
-        """Send the questions that are due; what is kept here is told at once."""
-        wanting = [each for each, wanted in self.topology.filters().items() if matches(wanted, LAST_ASK)]
-        keepers = frozenset([self._own, *filter(self.topology.has_way, wanting)])
-        found: list[Effect] = []
-        for subscriber, keeper in self._asking.ask(keepers, now):
-            prefixes = self.subscriptions.prefixes(subscriber)
-            if keeper != self._own:
-                self._say(keeper, LAST_ASK, pack_question(subscriber, prefixes), now)
-                continue
-            self._asking.answered(subscriber, keeper, True, now)
-            kept = self.last_values
-            if kept is not None:
-                values = [each for topic in kept.topics(minimal(prefixes)) if (each := kept.get(topic)) is not None]
-                found += self._deliver_fresh(subscriber, [each for each in values if each.origin != self._own])
-        return found
-
-    def _take_last(self, message: Message, now: float) -> list[Effect]:
-        """A question for last values came, or an answer."""
-        asker = message.origin
-        if message.topic == LAST_ASK:
-            subscriber, wanted = parse_question(message.payload)
-            if self._answering.owe(asker, subscriber, pack_answers(subscriber, self._values_for(asker, wanted))):
-                self._answer(now)
-            return []
-        subscriber, complete, messages = parse_answer(message.payload, message.sender)
-        newest = self.newest.get(subscriber)
-        if newest is None or not self._asking.answered(subscriber, message.origin, complete, now) or newest.full:
-            return []
-        prefixes = tuple(self.subscriptions.prefixes(subscriber))
-        wanted_ones = [each for each in messages if each.origin != self._own and each.topic.startswith(prefixes)]
-        if self.opens is not None:
-            wanted_ones = [opened for each in wanted_ones for opened in self.opens([each])]
-        return self._deliver_fresh(subscriber, wanted_ones)
-
-    def _values_for(self, asker: bytes, wanted: Filter) -> Iterator[Message]:
-        """The kept messages of some topics that an endpoint may have, each read when its turn comes."""
-        kept = self.last_values
-        for topic in [] if kept is None else kept.topics(wanted):
-            message = None if kept is None else kept.get(topic)
-            rules = self.judge.rules
-            if message is not None and (rules is None or rules.gets_as(asker, topic)):
-                yield message
-
-    def _answer(self, now: float) -> None:
-        """Send what is owed, as far as there is room."""
-        self._answer_at = inf
-        for key in self._answering.askers():
-            while True:
-                route = self.routes.towards(key[0], DATA, LAST_TOLD)
-                if route.tree is None:
-                    self._answering.forget(key)
-                    break
-                if any(link.outbox.full for link in self.trees.peers(route.tree)) or self.trees.is_held(route.tree):
-                    self._answer_at = now + LAST_ROOM_S
-                    break
-                part = self._answering.next_part(key)
-                if part is None:
-                    break
-                self._say(key[0], LAST_TOLD, part, now)
-
-    def _say(self, receiver: bytes, topic: bytes, payload: bytes, now: float) -> None:
-        """Send a question or an answer to one endpoint of chappe."""
-        route = self.routes.towards(receiver, DATA, topic)
-        if route.tree is not None:
-            for each in self.flooding.hurry(now):
-                if isinstance(each, Flush):
-                    self.trees.flushes[each.link] = each
-            for link in self.trees.peers(route.tree):
-                self.trees.flushes[link.conn] = link.flush
-            self.trees.publish(route.tree, DATA, receiver, topic, payload, now, 0)
-
-    def _deliver_fresh(self, subscriber: int, messages: list[Message]) -> list[Effect]:
-        newest = self.newest.get(subscriber)
-        fresh = messages if newest is None else newest.fresh(messages)
-        return [Deliver(subscriber, fresh)] if fresh else []
 
     # -- control ----------------------------------------------------------------------------------
 
@@ -767,17 +662,17 @@ class Router:
         if self.trees.order.due <= now:
             self.trees.go_on(now)
         lasts: list[Effect] = []
-        if self._asking.due <= now and not self.topology.changed:
-            lasts += self._ask(now)
-        if self._answer_at <= now:
-            self._answer(now)
+        if self.lasts.asking.due <= now and not self.topology.changed:
+            lasts += self.lasts.ask(now)
+        if self.lasts.answer_at <= now:
+            self.lasts.answer(now)
         for body in self._early.give_up(now) if self._early.due <= now else ():
             self._refuse(body)
         losses, reports = self.losses.take(now, self.seen.take_late)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now), *self.group_keys.say(now), *self.handing_on.say(now)]
         if self._early.is_due(self.settled):
-            turn = Turn(self.opens, self.newest)
+            turn = Turn(self.opens, self.lasts.newest)
             self._take_early(turn, now)
             turn.close()
             settled += turn.actions
@@ -791,5 +686,5 @@ class Router:
         echoes = self.originals.echoes
         dues = echoes.due, self.drops.due, self.losses.due, self.flooding.due, self._early.due
         handing_on = min(self.handing_on.due, self.group_keys.due)
-        lasts = min(self._asking.due, self._answer_at)
+        lasts = min(self.lasts.asking.due, self.lasts.answer_at)
         return min(*dues, self.holds.due, self.trees.confirm_at, self.trees.order.due, handing_on, lasts)
