@@ -86,7 +86,10 @@ class EndpointCore(Peerings):
 
         Those who publish for it are told to wait. What is on its way comes nevertheless.
         """
-        self.router.fill(subscriber, full, beyond, now)
+        if full:
+            self.router.holds.fill(subscriber, now, beyond)
+        else:
+            self.router.holds.free(subscriber)
 
     def handle_taken(self, subscriber: int, now: float) -> None:
         """A full subscriber has taken something."""
@@ -209,7 +212,7 @@ class EndpointCore(Peerings):
 
     def set_keys(self, here: KeysHere, now: float) -> list[Effect]:
         """There are other keys of groups here, to be handed on; only where there are rules."""
-        return self.router.set_keys(here, now)
+        return self.router.group_keys.set_keys(here, now)
 
     def room(self, topics: Iterable[bytes] | None = None, receiver: bytes = NOBODY) -> bool:
         """Return whether there is room for what is published to these topics, or to ``receiver`` alone.

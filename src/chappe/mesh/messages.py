@@ -13,7 +13,7 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards; 2: it knows times of publications; 4:
                                it asks for them), filter, varbyte count of neighbours; of each: id 16, u8 kind (0
                                chappe, 1 original, 2 chappe with a key), and of an original its filter, of one with a
-                               key what tells that key from others, 16 (``mesh.keys``)
+                               key what tells that key from others, 16 (``mesh.link_states``)
     0x14 link states that the sender has (chappe)    u8 (1: all of them; 0: those of which it asks for newer ones),
                                of each: id 16, u64 version, u32 CRC-32 of its payload
 

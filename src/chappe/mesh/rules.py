@@ -46,7 +46,7 @@ from chappe.permissions.rules import (
 )
 
 JOIN: Final = "join"  # what is refused to who may nothing at all; not a verb of the file
-_TO_MASTER: Final = b"/<$>/data/master"  # as ``kv.topics`` has them
+_TO_MASTER: Final = b"/<$>/data/master"  # as ``kv.entity`` has them
 _TO_CLONES: Final = b"/<$>/data/clone"
 _STORES: Final = b"/<$>/data/"
 COMMAND_HEAD: Final = 57  # bytes of a data store's command up to its kind ...

@@ -297,7 +297,9 @@ CLAIMED: Final = (
 
 
 class Bindings:
-    """Which certificate may use which endpoint id, as far as one endpoint has seen; ``mesh.keys`` has what others saw.
+    """Which certificate may use which endpoint id, as far as one endpoint has seen.
+
+    ``mesh.link_states`` has what others saw.
 
     A certificate that names ids may use these and no others, and nobody else may use them: who has claimed one of them
     without being named gives way. Certificates that name none, as originals have them, may use any other id; the key

@@ -1,6 +1,6 @@
 """Subscribers that take nothing that is too old: that was published longer ago, wherever it has been since.
 
-Endpoints of chappe tell each other when something was published, once a subscriber asks (``mesh.links.clock``). What
+Endpoints of chappe tell each other when something was published, once a subscriber asks (``mesh.links.link``). What
 nobody told of, as it is from an original, or came over one, counts from when the first endpoint of chappe had it that
 could tell; at the latest from when it came here.
 """

@@ -11,7 +11,7 @@ kind name   fields
 ==== ====== =========================================================================================
 
 The pieces of a commit together are ``u64 event``, the last that clones are told of it, and operations of a backend
-(``kv.rows``).
+(below).
 
 Operations of a backend as bytes: what a chain keeps of a data store, and its servers tell each other.
 

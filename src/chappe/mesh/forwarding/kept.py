@@ -113,7 +113,7 @@ class KeptMessages:
         return [self._links[peer] for peer in dict.fromkeys([peer for each in branch.both() for peer in each.children])]
 
     def told_by(self, peer: bytes) -> frozenset[int]:
-        """The labels of a neighbour's trees on which nothing is on its way; for checkers, as is ``told_over``."""
+        """Return the labels of a neighbour's trees on which nothing is on its way; for checkers, like ``told_over``."""
         return frozenset([above for above, branch in self._above.get(peer, {}).items() if not branch.busy])
 
     def told_over(self, conn: int) -> frozenset[int]:

@@ -27,7 +27,7 @@ from chappe.mesh.forwarding.congestion import Congestion, Outboxes
 from chappe.mesh.forwarding.duplicates import Early, LossesElsewhere, Opens, SeenMessages, Turn
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
-from chappe.mesh.forwarding.group_keys import HandingOn, KeysHandingOn, KeysHere
+from chappe.mesh.forwarding.group_keys import HandingOn, KeysHandingOn
 from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.judging import ForwardFilter, MessageJudge, Refusals
 from chappe.mesh.forwarding.last_exchange import LastExchange
@@ -101,7 +101,7 @@ class Router:
             self.outboxes.put,
             self.outboxes.put_batch,
             put_control,
-            self._outdate,
+            lambda: self.routes.forget(),
         )
         self.routes = Routes(
             own, self.topology, self.subscriptions, self.trees, self.originals, self.judge, options.paths,
@@ -201,10 +201,6 @@ class Router:
         told = [Report(SubscriptionRefused(topic, *why)) for topic, why in news]
         return [*told, *self.settle(now), *[link.flush for link in self.links.values()]]
 
-    def set_keys(self, here: KeysHere, now: float) -> list[Effect]:
-        """There are other keys of groups here: neighbours may want them."""
-        return self.group_keys.set_keys(here, now)
-
     def confirm(self) -> list[Flush]:
         """Somebody leaves: what came is confirmed now, or it would be told as lost."""
         self.trees.confirm()
@@ -253,9 +249,6 @@ class Router:
         actions += self.originals.announce()
         actions += self.flooding.reconsider(now)
         return actions + [Report(EndpointUnreachable(each)) for each in unreachable]
-
-    def _outdate(self) -> None:
-        self.routes.forget()
 
     def invariants(self) -> list[str]:
         found = [*self.seen.invariants(), *self.topology.states.invariants()]
@@ -362,12 +355,6 @@ class Router:
         """Something of what waited for a link is gone."""
         if self.outboxes.taken(link):
             self.trees.order.has_room()
-
-    def fill(self, subscriber: int, full: bool, beyond: bool, now: float) -> None:
-        if full:
-            self.holds.fill(subscriber, now, beyond)
-        else:
-            self.holds.free(subscriber)
 
     # -- what comes -------------------------------------------------------------------------------
 
