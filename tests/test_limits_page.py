@@ -14,7 +14,7 @@ from chappe.api.chain import member
 from chappe.api.log import ordered_producer, ordered_store
 from chappe.bridges import event_files
 from chappe.data import label
-from chappe.log import events, leaving, traffic, trimming
+from chappe.log import events, introducing, traffic, writing
 from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
 from chappe.reading import offsets
@@ -36,7 +36,7 @@ PLACES: Final = {
     "event_files": event_files,
     "kv_chain": kv_chain,
     "label": label,
-    "leaving": leaving,
+    "leaving": introducing,
     "machine": machine,
     "offsets": offsets,
     "ordered": commands,
@@ -48,7 +48,7 @@ PLACES: Final = {
     "shares": shares,
     "shelf": shelf,
     "traffic": traffic,
-    "trimming": trimming,
+    "trimming": writing,
 }
 ROW: Final = re.compile(r"^\| (?P<what>.+) \| (?P<figures>.+) \| (?P<then>.+) \| (?P<names>`.+`) \|$", re.MULTILINE)
 

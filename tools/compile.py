@@ -58,9 +58,9 @@ LEFT_ALONE: Final = {
 # them, since their classes change in a child that the process forks (``system/forking.py``); transports gain nothing.
 PARTS: Final = {
     "data": ("data",),
-    "log": (  # without consuming, producing and member, whose classes others inherit from, which mypyc refuses
+    "log": (  # without consuming and member, whose classes others inherit from, which mypyc refuses
         *("log/batch.py", "log/messages.py", "log/producer.py", "log/consumer.py", "log/delivery.py"),
-        *("log/gap.py", "log/sources.py", "log/ranges.py", "log/clock.py", "log/clocks.py", "log/subscriptions.py"),
+        *("log/gap.py", "log/sources.py", "log/clocks.py"),
         *("core.py", "deadlines.py"),
     ),
     "mesh": ("mesh", "member.py"),

@@ -15,7 +15,7 @@ from tests.waiting import until
 
 from chappe import Consumer
 from chappe.log.events import RecordsLost
-from chappe.log.leaving import Leaving
+from chappe.log.introducing import Leaving
 from chappe.log.messages import Ack
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]

@@ -7,10 +7,10 @@ from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import StoreRig
 
 from chappe.data.topic import Filter, similar
-from chappe.log.absent import ABSENT_S, NAMES_S
 from chappe.log.consumer import EARLIEST, LATEST
 from chappe.log.delivery import Reset
 from chappe.log.events import TopicAbsent
+from chappe.log.wishes import ABSENT_S, NAMES_S
 
 
 def store_of(*topics: str) -> StoreRig:

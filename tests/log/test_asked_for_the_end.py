@@ -8,10 +8,9 @@ from tests.log.store_rig import WALL
 
 from chappe.core import Effect, Publish, Subscribe
 from chappe.limits import LOG_LIMITS
+from chappe.log.member import LogProducers, ProducingMember
 from chappe.log.messages import Fetch, GetHeads, Head, Message, RecordMessage
 from chappe.log.producer import LogProducer
-from chappe.log.producers import LogProducers
-from chappe.log.producing import ProducingMember
 
 CLOCK = FixedClock(us=WALL)
 

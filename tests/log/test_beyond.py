@@ -7,10 +7,10 @@ from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import StoreRig
 from tests.log.test_ending import P, stored
 
-from chappe.log.beyond import ALONE_S, HELLO_S
 from chappe.log.consumer import EARLIEST, LATEST, Reset
 from chappe.log.events import OutOfRange, PositionBeyondEnd
 from chappe.log.messages import StoreHello
+from chappe.log.wishes import ALONE_S, HELLO_S
 
 
 def resumed(reset: Reset = EARLIEST) -> tuple[ConsumerRig, StoreRig]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.log.clock import RUNS_MAX, SLACK_S, ClockEstimate
+from chappe.log.clocks import RUNS_MAX, SLACK_S, ClockEstimate
 
 WALL = 1_700_000_000_000_000  # what the other's clock shows at 0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chappe.core import Deliver, Effect, Publish
-from chappe.log.clock import ClockEstimate
-from chappe.log.clocks import ASK_S, CLOCKS_MAX, CONSUMER_PAUSE_S, GRACE_S, PATIENCE_S, ClockRead, Clocks
+from chappe.log.clocks import ASK_S, CLOCKS_MAX, CONSUMER_PAUSE_S, GRACE_S, PATIENCE_S, ClockEstimate, ClockRead, Clocks
 from chappe.log.messages import UNKNOWN_US, AskClock, ClockTold
 
 WALL = 1_700_000_000_000_000

@@ -20,11 +20,19 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
-from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
+from chappe.log.messages import (
+    BatchMessage,
+    ConsumerHello,
+    Fetch,
+    GetHeads,
+    PeerSubscriptions,
+    RecordMessage,
+    StoreHello,
+    StoreInfo,
+)
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekRequest
 from chappe.log.sources import ANSWER_S
 from chappe.log.storage import AppendRecords
-from chappe.log.subscriptions import PeerSubscriptions
 
 CLOCK = FixedClock(us=WALL)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import StoreRig
 
-from chappe.log.beyond import ALONE_S, MEET_S
 from chappe.log.consumer import EARLIEST, LATEST
 from chappe.log.sources import Key
+from chappe.log.wishes import ALONE_S, MEET_S
 
 P: Key = ("hello", "P")
 

@@ -17,7 +17,7 @@ from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import ForwarderFound, ForwarderLost
 from chappe.log.forwarder import ANSWER_S, ASKERS_MAX, ECHO_S, LATELY_MAX, LogForwarder
-from chappe.log.forwarders import Forwarders
+from chappe.log.introducing import Forwarders
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage, Stored, StoreInfo
 from chappe.log.storage import WriteRecords
 

@@ -10,8 +10,7 @@ from chappe.core import Close, Dial, Effect, Send
 from chappe.defaults import BEACON_INTERVAL_S, BEACON_TIMEOUT_S
 from chappe.errors import ProtocolError
 from chappe.log.beacon import REPLAY_S, TOWER
-from chappe.log.forwarders import Forwarders
-from chappe.log.introducing import Introducer
+from chappe.log.introducing import Forwarders, Introducer
 
 OURS = Send(TOWER, (b"B", b"FORWARDER", b"tcp://127.0.0.1:5561"))
 ONE = [b"B", b"ONE", b"127.0.0.1", b"49152"]

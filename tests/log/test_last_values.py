@@ -17,7 +17,7 @@ from tests.log.store_rig import WALL, StoreRig
 from chappe.core import Ask, Deliver, Effect, Reply, Report
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS
-from chappe.log import consumer, last_topics, last_values
+from chappe.log import consumer, last_values
 from chappe.log.batch import HEADER, Batch, encode_batch
 from chappe.log.consumer import LAST, LogConsumer
 from chappe.log.events import LastValuesRefused, NoLastValues
@@ -614,7 +614,7 @@ class Queued(World):
 
 def effort(topics: int) -> int:
     """How many lines run until a consumer has the newest record of each of so many topics."""
-    counted = {each.__file__ for each in (consumer, last_topics, last_values)}
+    counted = {each.__file__ for each in (consumer, last_values)}
     lines = 0
 
     def count(frame: FrameType, event: str, _: object) -> Any:

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from chappe.log import leaving
-from chappe.log.inquiries import FIRST_S, TIMES, Inquiries
-from chappe.log.leaving import LEAVING_S, LOOK_S, Leaving
+from chappe.log import introducing
+from chappe.log.introducing import LEAVING_S, LOOK_S, Leaving
+from chappe.log.sources import FIRST_S, TIMES, Inquiries
 
 ONE, OTHER = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
 
@@ -56,7 +56,7 @@ def test_a_connection_that_is_not_read_ends_all_the_same() -> None:
 
 
 def test_of_too_many_connections_the_oldest_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "LEAVING_MAX", 2)
+    monkeypatch.setattr(introducing, "LEAVING_MAX", 2)
     connections = Leaving()
     assert [connections.leave(each, 10.0) for each in ("a", "b", "c", "d")] == [None, None, "a", "b"]
     assert not connections.stay("a")

@@ -14,11 +14,9 @@ from chappe.limits import LogLimits
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.consuming import ASKED_APART_MAX, ConsumingMember
-from chappe.log.member import AT_ONCE, REQUESTS, OfPart, PartBroken
+from chappe.log.member import AT_ONCE, REQUESTS, LogProducers, OfPart, PartBroken, ProducingMember
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, Head, RecordMessage, Stored, StoreInfo
 from chappe.log.producer import GREET_S, LogProducer, StoredTo
-from chappe.log.producers import LogProducers
-from chappe.log.producing import ProducingMember
 from chappe.log.queries import ErrorAnswer, HeadsAnswer, HeadsRequest
 from chappe.log.sources import ANSWER_S
 

@@ -13,9 +13,8 @@ from chappe.errors import ProtocolError, RecordTooLarge, StorageError, UsageErro
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import WritesRefused, WritesResumed
-from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
+from chappe.log.messages import Ack, BatchMessage, Fetch, Head, PeerSubscriptions, RecordMessage, Stored
 from chappe.log.producer import GREET_S, STORES, JournalBatch, JournalTrim, LogProducer
-from chappe.log.subscriptions import PeerSubscriptions
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000

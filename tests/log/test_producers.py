@@ -10,10 +10,9 @@ from tests.fixed_clock import FixedClock
 from chappe.core import Deliver, Effect, Publish, Subscribe
 from chappe.defaults import HEAD_INTERVAL_S
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.member import LogProducers, ProducingMember
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
 from chappe.log.producer import GREET_S, LogProducer, StoredTo
-from chappe.log.producers import LogProducers
-from chappe.log.producing import ProducingMember
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.log.ranges import RangeSet
+from chappe.log.sources import RangeSet
 
 offsets = st.integers(0, 30)
 steps = st.lists(st.tuples(st.booleans(), offsets, offsets), max_size=40)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from chappe.log.beacon import CONSUMING, PRODUCING
+from chappe.log.consuming import TOLD_S, Scout
 from chappe.log.messages import StoreInfo
-from chappe.log.scouting import TOLD_S, Scout
 
 SETTLE_S = 0.3
 OTHERS = [PRODUCING + "p", CONSUMING + "c"]

@@ -15,10 +15,9 @@ from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.events import RecordsLost, RecordsUnconfirmed
-from chappe.log.messages import BatchMessage, Fetch, OnDisk, StoreInfo
+from chappe.log.messages import BatchMessage, Fetch, OnDisk, PeerSubscriptions, StoreInfo
 from chappe.log.queries import heads_answer
 from chappe.log.storage import Hole, PartitionInfo
-from chappe.log.subscriptions import PeerSubscriptions
 
 CLOCK = FixedClock(us=WALL)
 

@@ -13,11 +13,11 @@ from chappe.core import Ask, Publish, Subscribe
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import encode_batch
-from chappe.log.beyond import ALONE_S
 from chappe.log.consumer import EARLIEST, LATEST, Reset
 from chappe.log.messages import Fetch
 from chappe.log.queries import HeadsRequest, ReadRequest
 from chappe.log.storage import AppendRecords
+from chappe.log.wishes import ALONE_S
 
 HELLO = Filter("hello")
 KEY = ("hello", "P")

@@ -20,8 +20,7 @@ from chappe.defaults import (
 from chappe.errors import ChappeError, StagedRowsMissing, StorageFull
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.exactly_once.redo import Finishing, recover
-from chappe.log.exactly_once.staged import CommitBatch, Forget, MemoryStaged, SinkJob
+from chappe.log.exactly_once.staged import CommitBatch, Finishing, Forget, MemoryStaged, SinkJob, recover
 from chappe.log.exactly_once.transactions import Transactions, sink_address
 from chappe.log.messages import Head
 from chappe.log.queries import (

@@ -11,7 +11,7 @@ from chappe.core import Effect, Persist, Reply
 from chappe.errors import StorageError
 from chappe.log.queries import ErrorAnswer, QueryReply, TrimAnswer, TrimRequest
 from chappe.log.storage import RunRetention
-from chappe.log.trimming import TRIMS_MAX
+from chappe.log.writing import TRIMS_MAX
 from chappe.storage.segments import SegmentStorage
 
 EVER = 2**63 - 1

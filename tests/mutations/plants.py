@@ -114,7 +114,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "trim-answered-before-the-disk-has-it",
         "log",
-        "log/trimming.py",
+        "log/writing.py",
         "done = [each for each in self._waiting if each[0] <= self._ended]",
         "done = list(self._waiting)",
     ),
@@ -172,7 +172,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "redo-writes-again-what-is-there",
         "exactly once",
-        "log/exactly_once/redo.py",
+        "log/exactly_once/staged.py",
         "have[topic] = 0 if info is None else info.next",
         "have[topic] = 0",
         "a batch is committed once",
@@ -180,7 +180,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "redo-leaves-out-the-piece-at-the-end",
         "exactly once",
-        "log/exactly_once/redo.py",
+        "log/exactly_once/staged.py",
         "if base + piece.count > self._have.get(piece.topic, 0):",
         "if base + piece.count > self._have.get(piece.topic, 0) + 1:",
         "a committed batch is there as a whole",
@@ -188,7 +188,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "redo-forgets-a-refused-chunk",
         "exactly once",
-        "log/exactly_once/redo.py",
+        "log/exactly_once/staged.py",
         ("            self.written.append(self._storage.write(chunk))\n            self._chunk = []\n"),
         ("            self._chunk = []\n            self.written.append(self._storage.write(chunk))\n"),
         "a committed batch is there as a whole",
@@ -196,7 +196,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "redo-not-finished-after-a-crash",
         "exactly once",
-        "log/exactly_once/redo.py",
+        "log/exactly_once/staged.py",
         ("            while not finishing.done:\n                finishing.step()"),
         ("            if not finishing.done:\n                finishing.step()"),
         "a committed batch is there as a whole",
@@ -412,7 +412,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "former-life-not-noticed",
         "log",
-        "log/resuming.py",
+        "log/pace.py",
         "return next_ > (published if self._sure else self.told)",
         "return next_ > published",
         "an offset names one record",
@@ -420,7 +420,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "resumed-identity-does-not-wait",
         "log",
-        "log/resuming.py",
+        "log/pace.py",
         "        return not self._sure and now < self.until",
         "        return False",
         "an offset names one record",
@@ -428,7 +428,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "sure-after-the-first-of-many-stores",
         "log",
-        "log/resuming.py",
+        "log/pace.py",
         "len(self._answered) >= listening",
         "listening > 0",
         "an offset names one record",
@@ -545,7 +545,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "who-listens-is-remembered-too-long",
         "log",
-        "log/subscriptions.py",
+        "log/messages.py",
         ("        self._originals.clear()\n        self._original_stores = None"),
         "        self._original_stores = None",
         "originals have what can be had",
@@ -652,7 +652,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "ranges-that-touch-stay-apart",
         "log",
-        "log/ranges.py",
+        "log/sources.py",
         (
             "        at = bisect_left(self._ranges, first, key=_end)\n"
             "        stop = bisect_right(self._ranges, end, lo=at, key=_first)"
@@ -728,7 +728,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "one-of-the-topics-hears-of-a-listener",
         "members",
-        "log/producing.py",
+        "log/member.py",
         "            found += self._topics[raw].values()\n",
         "            found = list(self._topics[raw].values())\n",
     ),
@@ -750,7 +750,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "clock-that-was-set-not-noticed",
         "log",
-        "log/clock.py",
+        "log/clocks.py",
         "            self._runs = [*self._runs[1 - RUNS_MAX :], read]\n",
         "            pass\n",
         "what is fresh is not called old",

@@ -11,7 +11,7 @@ from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.scenario import Log
 
 from chappe.log import clocks
-from chappe.log.clock import ClockEstimate
+from chappe.log.clocks import ClockEstimate
 
 SEEDS = range(16)
 

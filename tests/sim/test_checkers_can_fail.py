@@ -29,8 +29,7 @@ from chappe.log.queries import CommitAnswer, QueryReply, TrimRequest
 from chappe.log.sources import Key
 from chappe.log.storage import AppendRecords, PartitionInfo, Scrubbed, WriteRecords
 from chappe.log.store import LogStore
-from chappe.log.trimming import Trims
-from chappe.log.writing import StoreWriter
+from chappe.log.writing import StoreWriter, Trims
 from chappe.sim.world import Settings
 
 

@@ -9,8 +9,7 @@ from tests.worlds.log import world
 from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.scenario import Log
 
-from chappe.log.last_topics import LastTopics, _LastTopic
-from chappe.log.last_values import LastValues
+from chappe.log.last_values import LastTopics, LastValues, _LastTopic
 
 SEEDS = range(20)
 

@@ -18,8 +18,8 @@ from tests.worlds.log.population import TOPICS
 from tests.worlds.log.scenario import Log
 
 from chappe.data.topic import Filter
-from chappe.log.inquiries import Inquiries
-from chappe.log.leaving import Leaving
+from chappe.log.introducing import Leaving
+from chappe.log.sources import Inquiries
 from chappe.sim.world import Settings
 
 SEEDS = range(100)

@@ -23,7 +23,7 @@ from chappe.runtime.worker import Lane
 from chappe.sim.world import Settings
 from chappe.system import time
 from chappe.testing.disk import DiskOps
-from chappe.transports.publishing import PublishingSocket
+from chappe.transports.zeromq import PublishingSocket
 
 Patch = pytest.MonkeyPatch
 

@@ -18,16 +18,17 @@ from chappe.defaults import DISK_RESERVE_BYTES
 from chappe.errors import StagedRowsMissing, StorageError, StorageFormat, StorageFull
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import (
     CommitBatch,
     Discard,
+    Finishing,
     Forget,
     Intent,
     Remember,
     SinkState,
     StagedAttempt,
     StagePiece,
+    recover,
 )
 from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage

@@ -12,7 +12,7 @@ PROGRAM = f"""
 import os
 import time
 import zmq
-from chappe.transports.publishing import PublishingSocket
+from chappe.transports.zeromq import PublishingSocket
 from chappe.transports.zeromq import open_socket
 
 publishers = [PublishingSocket(1.0) for _ in range({CROWD})]

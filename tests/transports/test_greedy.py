@@ -11,8 +11,8 @@ from tests.api.members import wait_until
 
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import ProtocolError
-from chappe.transports import publishing
-from chappe.transports.publishing import PublishingSocket
+from chappe.transports import zeromq
+from chappe.transports.zeromq import PublishingSocket
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def gathered(publisher: PublishingSocket, found: list[tuple[bytes, bool] | str])
 def test_one_that_takes_too_much_is_cut_off_and_the_others_are_not(
     publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "SUBSCRIBED_PEER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(zeromq, "SUBSCRIBED_PEER_BYTES_MAX", 10_000)
     modest = subscriber(context, publisher)
     modest.setsockopt(zmq.SUBSCRIBE, b"Mgood")
     found: list[tuple[bytes, bool] | str] = []
@@ -94,7 +94,7 @@ def test_who_takes_batches_is_spared_single_records_whichever_it_asks_for_first(
 def test_where_all_take_too_much_the_one_with_the_most_is_cut_off(
     publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "SUBSCRIBED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(zeromq, "SUBSCRIBED_BYTES_MAX", 10_000)
     found: list[tuple[bytes, bool] | str] = []
     most = subscriber(context, publisher)
     for number in range(120):
@@ -139,8 +139,8 @@ def test_who_gets_the_descriptor_of_one_that_left_is_somebody_else(monkeypatch: 
     """Else an original would get nothing: single records are kept from who gets batches."""
     ours = ("10.0.0.9", 9)
     ends = {7: (("10.0.0.1", 1), ours)}
-    monkeypatch.setattr(publishing, "_ends", ends.get)
-    greedy, before, after = publishing.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
+    monkeypatch.setattr(zeromq, "_ends", ends.get)
+    greedy, before, after = zeromq.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
 
     def spared(prefix: bytes) -> bool:
         found = greedy.count(before, prefix, True)
@@ -160,8 +160,8 @@ def test_who_is_dialled_again_over_the_same_descriptor_has_another_connection(mo
     """Else what it subscribes to anew would be taken for what it has: it would get nothing any more."""
     where = ("10.0.0.1", 1)
     ends = {7: (where, ("10.0.0.9", 9))}
-    monkeypatch.setattr(publishing, "_ends", ends.get)
-    greedy, before, after = publishing.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
+    monkeypatch.setattr(zeromq, "_ends", ends.get)
+    greedy, before, after = zeromq.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
     first = greedy.count(before, b"Rtopic", True)
     assert first is not None
     first.honoured[b"Rtopic"] = [b"Rtopic"]

@@ -9,8 +9,8 @@ import zmq
 from tests.api.members import wait_until
 
 from chappe.defaults import BACKLOG_BYTES_MAX
-from chappe.transports import publishing
-from chappe.transports.publishing import PublishingSocket
+from chappe.transports import zeromq
+from chappe.transports.zeromq import PublishingSocket
 
 FRAME = b"T" + bytes(1 << 20)
 
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(publishing, "time", made)
+    monkeypatch.setattr(zeromq, "time", made)
     return made
 
 

@@ -22,12 +22,10 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch
 from chappe.log.events import DamageFound, RecordsLost
 from chappe.log.gap import GIVE_UP_TRIES, Gaps, PartitionGap
-from chappe.log.messages import Fetch
+from chappe.log.messages import Fetch, PeerSubscriptions
 from chappe.log.queries import Answer, ReadAnswer
-from chappe.log.ranges import RangeSet
-from chappe.log.sources import Key, KnownStore, Sources
+from chappe.log.sources import Key, KnownStore, RangeSet, Sources
 from chappe.log.storage import Hole, LogStorage
-from chappe.log.subscriptions import PeerSubscriptions
 from chappe.log.writing import StoreWriter
 
 SILENT_S: Final = 5.0  # a producer not heard for this long is gone

@@ -20,15 +20,12 @@ from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.defaults import HEAD_IDLE_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.absent import Absent
 from chappe.log.batch import Batch, StampedHere, encode_batch
-from chappe.log.beyond import ALONE_S, MEET_S, Beyond
-from chappe.log.clock import ClockEstimate
-from chappe.log.clocks import Clocks
+from chappe.log.clocks import ClockEstimate, Clocks
 from chappe.log.delivery import COUNTED, EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
 from chappe.log.gap import UNDECIDED, GapState, Load, PartitionGap, check_single
-from chappe.log.last_topics import LastTopics
+from chappe.log.last_values import LastTopics
 from chappe.log.messages import (
     BatchMessage,
     ClockTold,
@@ -40,12 +37,12 @@ from chappe.log.messages import (
     RecordMessage,
     StoreHello,
     StoreInfo,
+    address_in,
 )
 from chappe.log.queries import Answer, HeadsAnswer, SeekAnswer
-from chappe.log.ranges import RangeSet
-from chappe.log.sources import Key, KnownStore, Question, Sources
+from chappe.log.sources import Key, KnownStore, Question, RangeSet, Sources
 from chappe.log.storage import PartitionInfo
-from chappe.log.subscriptions import address_in
+from chappe.log.wishes import ALONE_S, MEET_S, Absent, Beyond
 
 __all__ = ["EARLIEST", "LAST", "LATEST", "LogConsumer", "Reset"]
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from chappe.core import Ask, Effect, Publish
+from chappe.core import Ask, Effect, Publish, Subscribe
 from chappe.data.topic import Filter, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch
-from chappe.log.beacon import CONSUMING, kind_of
+from chappe.log.beacon import CONSUMING, REPLAY_S, kind_of
 from chappe.log.consumer import LogConsumer
-from chappe.log.inquiries import Inquiries
 from chappe.log.member import REQUESTS, Carrying
 from chappe.log.messages import (
     BatchMessage,
@@ -27,10 +27,10 @@ from chappe.log.messages import (
     RecordMessage,
     StoreHello,
     StoreInfo,
+    address_in,
 )
 from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest
-from chappe.log.sources import ANSWER_S
-from chappe.log.subscriptions import address_in
+from chappe.log.sources import ANSWER_S, Inquiries
 
 MATCHING_MAX: Final = 10_000  # topics whose consumers are remembered
 INQUIRY_PAUSE_S: Final = 2.0  # between two questions to original stores
@@ -54,7 +54,7 @@ class ConsumingMember(Carrying[LogConsumer]):
 
     A consumer asks every store once a second what is new. Where there are many, the node asks for all: those who want
     what is new then ask for themselves, as do all if the answer is long, or does not come. The node also asks original
-    stores when a member has gone (``inquiries``), in the name of any consumer, and hands the answers to all.
+    stores when a member has gone (``Inquiries``), in the name of any consumer, and hands the answers to all.
     """
 
     def __init__(self, name: str, limits: LogLimits = LOG_LIMITS) -> None:
@@ -340,3 +340,67 @@ def _told_of(message: Message) -> Message:
     else:
         return message
     return Head(message.topic, message.address, message.subject, last, message.direct)
+
+
+TOLD_S: Final = REPLAY_S + 0.05  # so long after a tower heard us it has told us of everybody
+
+
+class Scout(ConsumingMember):
+    """Finds stores without consuming, and knows when it has found all.
+
+    A forwarder that was dialled says what it is, so all are known once each has. A tower tells a newcomer of everybody
+    it knows at once, or a moment later if it just did so for another one, and everybody answers the newcomer's beacon.
+    Neither says that this was all. So all are known when that moment has passed since the tower heard us, and each node
+    that may be a store has said that it is one. Some never do: programs of the original, and stores that are stopped.
+    Those are waited for a little, and so is everybody where there are several towers: it is unknown which has heard us.
+
+    Args:
+        settle_s: So long after the first store others are waited for, at most.
+        towers: How many there are to ask.
+        forwarders: How many are dialled instead.
+    """
+
+    def __init__(self, name: str, settle_s: float, *, towers: int = 0, forwarders: int = 0) -> None:
+        super().__init__(name)
+        self.stores: dict[str, StoreInfo] = {}
+        self._settle_s = settle_s
+        self._towers = towers
+        self._forwarders = forwarders
+        self._found_at = math.inf  # the first store
+        self._heard_at = math.inf  # by a tower
+
+    def until(self, tower: bool, met: Iterable[str], now: float) -> float:
+        """Until when to wait for more, if nothing changes.
+
+        Args:
+            tower: Whether a tower hears us.
+            met: The addresses of all nodes known.
+        """
+        if not tower:
+            self._heard_at = math.inf
+        elif self._heard_at == math.inf:
+            self._heard_at = now
+        if not self.stores:
+            return math.inf
+        self._found_at = min(self._found_at, now)
+        settled = self._found_at + self._settle_s
+        if self._forwarders:
+            return now if len(self.stores) >= self._forwarders else settled
+        if self._towers > 1 or any(not kind_of(each) and each not in self.stores for each in met):
+            return settled
+        return min(settled, self._heard_at + TOLD_S)
+
+    def start(self, now: float) -> list[Effect]:
+        """See ``Part``."""
+        return [Subscribe(b"I"), Subscribe(b"L" + encode_topic(self.address))]
+
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
+        """See ``Role``."""
+        if isinstance(message, StoreInfo):
+            self.stores[message.address] = message
+        return []
+
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
+        """See ``Role``."""
+        self.stores.pop(address, None)
+        return []

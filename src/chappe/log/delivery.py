@@ -413,7 +413,7 @@ class Delivery:
             if ranges and (self._sources.all_listed(now) or gap.tries >= UNDECIDED_TRIES):
                 return self.begin(key, min([first for first, _ in ranges]), now)
         if self._reset is LAST:
-            gap.retry_at = math.inf  # ``last_topics`` says where
+            gap.retry_at = math.inf  # ``last_values`` says where
             return []
         knowing = [each for each in self._sources.usable(now) if key in each.heads]
         if knowing and self._reset.kind == "time" and (self._sources.all_listed(now) or gap.tries >= UNDECIDED_TRIES):

@@ -33,8 +33,7 @@ from chappe.limits import LogLimits
 from chappe.log.batch import Batch
 from chappe.log.messages import Fetch
 from chappe.log.queries import Answer, ReadAnswer
-from chappe.log.ranges import RangeSet
-from chappe.log.sources import Key, KnownStore, Question, Sources
+from chappe.log.sources import Key, KnownStore, Question, RangeSet, Sources
 
 UNDECIDED: Final = -1  # an offset: it is not known yet where to begin
 LOOK_S: Final = 0.05  # how often open gaps are looked at

@@ -1,22 +1,18 @@
-"""How programs of the original find a forwarder: it is a tower to them, which makes nobody known but itself.
-
-They beacon as they do to any tower, hear the forwarder's own beacon, and listen to what it publishes; it listens to
-what they publish. As they do not hear of each other, everything goes through the forwarder, and nothing comes twice.
-
-Source: Dafka's beacon and tower actors, see ``log.beacon``.
-"""
+"""How a node joins others without a tower, and how it lets them leave."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from chappe.core import Effect, Report, Send
 from chappe.data.topic import decode_topic, identity_of
+from chappe.defaults import BEACON_TIMEOUT_S
 from chappe.errors import ProtocolError
 from chappe.log.beacon import BEACON, REPLAY_S, TOWER, Discovery, Left, beacon_of
 from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
-from chappe.log.forwarders import Forwarders
 
 
 class Introducer:
@@ -123,3 +119,153 @@ class Introducer:
     def _published(self, beacon: Send) -> Send:
         kind, address, *_ = beacon.message
         return Send(TOWER, (kind, address, self._endpoint))
+
+
+@dataclass(slots=True)
+class _Heard:
+    """One forwarder."""
+
+    at: str  # as people are told of it
+    lost_at: float  # if it is silent until then
+    address: str | None = None  # of its present life
+
+
+class Forwarders:
+    """The forwarders that one node dials, in place of ``beacon.Discovery`` where there is no tower.
+
+    Such a node is not found and finds nobody; it takes what all forwarders send. A forwarder says once a second who it
+    is (STORE-INFO); one that is silent for some seconds is gone, until it is heard again.
+
+    Source: chappe's own.
+
+    Args:
+        role: Told of each forwarder that is gone.
+        places: How users call the forwarders.
+    """
+
+    def __init__(self, role: Left, places: Sequence[str], *, now: float) -> None:
+        self._role = role
+        self._heard = [_Heard(each, now + BEACON_TIMEOUT_S) for each in places]
+
+    @property
+    def tower(self) -> bool:
+        """Whether a forwarder is there; it does what a tower does for others."""
+        return self.peers > 0
+
+    @property
+    def told(self) -> ForwarderFound | ForwarderLost | None:
+        """What was last reported of the first one that is there, or else of the first one that is not."""
+        here = [each for each in self._heard if each.address is not None]
+        if here:
+            return ForwarderFound(here[0].at)
+        return next((ForwarderLost(each.at) for each in self._heard if each.lost_at == math.inf), None)
+
+    @property
+    def peers(self) -> int:
+        """Number of forwarders that are there."""
+        return sum(each.address is not None for each in self._heard)
+
+    @property
+    def met(self) -> list[tuple[str, str]]:
+        """Address and place of every forwarder that is there."""
+        return [(each.address, each.at) for each in self._heard if each.address is not None]
+
+    def heard(self, place: int, address: str, now: float) -> list[Effect]:
+        """The forwarder at a place said who it is."""
+        found = self._heard[place]
+        former, found.address, found.lost_at = found.address, address, now + BEACON_TIMEOUT_S
+        if former == address:
+            return []
+        return [Report(ForwarderFound(found.at))] if former is None else self._role.handle_gone(former, now)
+
+    def store_heard(self, address: str, now: float) -> None:
+        """Nothing follows: ``heard`` tells what a forwarder says of itself, and no other store is met."""
+
+    def handle_timeout(self, now: float) -> list[Effect]:
+        """Those that were silent for long are gone."""
+        actions: list[Effect] = []
+        for each in self._heard:
+            if now >= each.lost_at:
+                if each.address is not None:
+                    actions += self._role.handle_gone(each.address, now)
+                each.address, each.lost_at = None, math.inf
+                actions.append(Report(ForwarderLost(each.at)))
+        return actions
+
+    def next_timeout(self) -> float:
+        """When the next one is gone, if it stays silent."""
+        return min((each.lost_at for each in self._heard), default=math.inf)
+
+    def claim(self, identity: str, now: float) -> list[Effect]:
+        """Nobody is told: those who go on with an identity do not hear each other here."""
+        return []
+
+    def disclaim(self, identity: str) -> list[Effect]:
+        """See ``claim``."""
+        return []
+
+    def newcomer(self, identity: str, now: float) -> bool:
+        """See ``claim``."""
+        return False
+
+    def goodbye(self) -> list[Effect]:
+        """A connection that ends says enough."""
+        return []
+
+
+LOOK_S: Final = 0.1  # between two checks
+LEAVING_S: Final = 60.0  # the longest wait of a closing connection
+LEAVING_MAX: Final = 64  # closing connections; each may hold as many messages as a socket queues
+
+
+class Leaving:
+    """Delays the end of the connection to a departed member until everything that it sent is read.
+
+    A member may leave as soon as a store has acknowledged its records, while a listener is still reading. The rest
+    waits in the socket and in the kernel, and is lost with the connection. So a closing connection is checked
+    regularly, and ends when two checks in a row found nothing unread: between them the kernel delivers the rest.
+
+    Their number and waiting time are bounded, since a member that is not read cannot exit. Beyond the bounds a
+    connection ends at once, and stores are asked for the rest.
+
+    Source: chappe's own; the original disconnects at once.
+    """
+
+    def __init__(self) -> None:
+        self._empty: dict[str, bool] = {}  # True if the last check found nothing unread; the oldest first
+        self._until: dict[str, float] = {}  # deadlines
+        self._look_at = math.inf
+
+    def leave(self, endpoint: str, now: float) -> str | None:
+        """Close a connection once it is read; return one that must be closed now, if there are too many."""
+        oldest = next(iter(self._empty)) if len(self._empty) >= LEAVING_MAX else None
+        if oldest is not None:
+            self.stay(oldest)
+        self._empty[endpoint] = False
+        self._until[endpoint] = now + LEAVING_S
+        self._look_at = min(self._look_at, now + LOOK_S)
+        return oldest
+
+    def stay(self, endpoint: str) -> bool:
+        """Keep the connection, whose endpoint is back; return False if it has already ended."""
+        self._until.pop(endpoint, None)
+        return self._empty.pop(endpoint, None) is not None
+
+    def look(self, unread: Callable[[str], bool], now: float) -> list[str]:
+        """Return the connections to end now; ``unread`` tells whether input of one may be pending."""
+        if now < self._look_at:
+            return []
+        ended: list[str] = []
+        for endpoint, empty in self._empty.items():
+            found = not unread(endpoint)
+            self._empty[endpoint] = found
+            if (empty and found) or now >= self._until[endpoint]:
+                ended.append(endpoint)
+        for endpoint in ended:
+            self.stay(endpoint)
+        self._look_at = now + LOOK_S if self._empty else math.inf
+        return ended
+
+    def next_timeout(self) -> float:
+        """Return when ``look`` is due."""
+        return self._look_at

@@ -9,20 +9,26 @@ acknowledgements would wait behind them. So nodes say in their address what they
 each other do not connect.
 
 A part that raises is carried no more (``PartBroken``); what was done with the others stands. What either kind adds is
-in ``producing`` and ``consuming``.
+below, and in ``consuming``.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from chappe.core import Ask, Effect, Publish, Report, Subscribe
+from chappe.core import Ask, Clock, Effect, Publish, Report, Subscribe
+from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
-from chappe.errors import ProtocolError
+from chappe.errors import ProtocolError, StorageError
+from chappe.log.answering import KeptBytes
+from chappe.log.beacon import PRODUCING
+from chappe.log.messages import Ack, AskClock, ClockTold, Fetch, GetHeads, Message, PeerSubscriptions, Stored
+from chappe.log.producer import STORES, JournalBatch, JournalTrim, LogProducer, questions_for, subscriptions_of
 from chappe.log.queries import Answer
 
 AT_ONCE: Final = 64  # parts whose time-outs are handled in one go: nobody waits longer for the lock
@@ -220,3 +226,200 @@ def _time_out(part: CarriedPart, now: float) -> list[Effect]:
     actions = part.handle_timeout(now)
     part.next_timeout()
     return actions
+
+
+class LogProducers:
+    """The partitions that one member writes: one for each topic, all with its address.
+
+    A partition is named by its topic and its address, and every message carries both, so one member is the producer of
+    several topics over one set of sockets. ``subscriptions`` are the node's, where several producers share them.
+    """
+
+    def __init__(self, address: str, subscriptions: PeerSubscriptions | None = None, *, clock: Clock) -> None:
+        self.address = address
+        self.clock = clock  # for each partition, too
+        self.subscriptions = PeerSubscriptions() if subscriptions is None else subscriptions  # for each partition, too
+        self.kept = KeptBytes()  # likewise
+        self._parts: dict[str, LogProducer] = {}
+        self._started = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of batches that are kept until they are stored, of all topics."""
+        return self.kept.total
+
+    def partitions(self) -> list[LogProducer]:
+        """One for each topic."""
+        return list(self._parts.values())
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @property
+    def stores(self) -> int:
+        """Number of stores that listen to us."""
+        return self.subscriptions.count(STORES)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody listens to one of the topics."""
+        return any(each.wanted for each in self._parts.values())
+
+    def add(self, part: LogProducer, now: float) -> list[Effect]:
+        """Write one more topic; it was made with our address, ``subscriptions`` and ``kept``."""
+        assert part.address == self.address
+        assert part.topic not in self._parts
+        self._parts[part.topic] = part
+        if self._started:
+            part.begin(now)
+            return [questions_for(part.topic)]
+        return []
+
+    def start(self, now: float) -> list[Effect]:
+        """Subscribe to what is meant for us."""
+        self._started = True
+        for part in self._parts.values():
+            part.begin(now)
+        return [*subscriptions_of(self.address), *map(questions_for, self._parts)]
+
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
+        """An acknowledgement, a request for what somebody missed, or a question for the time here."""
+        match message:
+            case AskClock(_, asker, number):
+                return [Publish(ClockTold(asker, self.address, self.address, number, self.clock.wall_ns() // 1000))]
+            case Stored() | Ack() | Fetch():
+                part = self._parts.get(message.subject)
+                return [] if part is None else part.handle_message(message, now)
+            case GetHeads():
+                return [action for part in self._parts.values() for action in part.handle_message(message, now)]
+        return []
+
+    def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
+        """The journal of a topic has done a job."""
+        return self._parts[job.topic].handle_done(job, outcome, now)
+
+    def handle_timeout(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        actions: list[Effect] = []
+        for part in self._parts.values():
+            if now >= part.next_timeout():
+                actions += part.handle_timeout(now)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When something is to be sent."""
+        return min([each.next_timeout() for each in self._parts.values()], default=math.inf)
+
+    def invariants(self) -> list[str]:
+        """What is not as it must be in its own state, one sentence each."""
+        kept = sum(each.kept_bytes for each in self._parts.values())
+        found = [] if kept == self.kept.total else [f"{self.kept.total} kept bytes are counted, {kept} are kept"]
+        return found + [wrong for each in self._parts.values() for wrong in each.invariants()]
+
+
+class Claims(Protocol):
+    """Tells other nodes which identities go on here."""
+
+    def claim(self, identity: str, now: float) -> list[Effect]:
+        """Tell everybody that we go on with an identity."""
+
+    def disclaim(self, identity: str) -> list[Effect]:
+        """Take a claim back."""
+
+
+class ProducingMember(Carrying[LogProducers]):
+    """Carries producers; no other node has its ``name``."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(PRODUCING + name)
+        self.subscriptions = PeerSubscriptions()  # to be given to each producer
+        self._topics: dict[bytes, dict[str, LogProducer]] = {}  # topic -> its partitions here, by address
+        self._sorted: list[bytes] = []  # these topics
+        self._identities: dict[str, None] = {}
+        self.claims: Claims | None = None  # of the node, if anybody hears of them
+
+    # -- the parts ------------------------------------------------------------------------------------
+
+    def add(self, part: LogProducers, now: float, identity: bool = False) -> list[Effect]:
+        """Carry one more producer; if it goes on with an identity, others are told so."""
+        assert part.subscriptions is self.subscriptions
+        actions = self._begin(part, now)
+        if not identity:
+            return actions
+        self._identities[part.address] = None
+        return actions if self.claims is None else [*actions, *self.claims.claim(part.address, now)]
+
+    def add_topic(self, part: LogProducers, partition: LogProducer, now: float) -> list[Effect]:
+        """A producer writes one more topic."""
+        raw = encode_topic(partition.topic)
+        if raw not in self._topics:
+            self._topics[raw] = {}
+            insort(self._sorted, raw)
+        self._topics[raw][part.address] = partition
+        return self.carry(part, part.add(partition, now))
+
+    def remove(self, address: str, now: float) -> list[Effect]:
+        """See ``Carrying.remove``."""
+        part = self._parts.get(address)
+        for partition in () if part is None else part.partitions():
+            raw = encode_topic(partition.topic)
+            del self._topics[raw][address]
+            if not self._topics[raw]:
+                del self._topics[raw]
+                del self._sorted[bisect_left(self._sorted, raw)]
+        actions = super().remove(address, now)
+        if address in self._identities:
+            del self._identities[address]
+            actions += [] if self.claims is None else self.claims.disclaim(address)
+        return actions
+
+    # -- the world ------------------------------------------------------------------------------------
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
+        """A listener came or went."""
+        self.subscriptions.change(prefix, on)
+        if prefix[:1] == b"R" and on:
+            concerned = self._starting(prefix[1:])
+        elif prefix in (b"", b"M", STORES) or (prefix[:1] in (b"W", b"E") and on):
+            concerned = self._starting(b"")
+        else:
+            return []
+        return self._tell_each(concerned, lambda each: each.listened(prefix, on, now), now)
+
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
+        """An acknowledgement, or a question."""
+        match message:
+            case Stored() | Ack() | Fetch() | AskClock():
+                part = self._parts.get(message.topic)
+                return [] if part is None else self._tell(part, part.handle_message, message, now, now=now)
+            case GetHeads(prefix):
+                concerned = self._starting(encode_topic(prefix))
+                return self._tell_each(concerned, lambda each: each.handle_message(message, now), now)
+        return []
+
+    def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
+        """A producer's journal has done a job."""
+        part = self._parts.get(job.address)
+        return [] if part is None else self._tell(part, part.handle_done, job, outcome, now, now=now)
+
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
+        """A node left: its subscriptions end by themselves."""
+        return []
+
+    def _tell_each(
+        self, partitions: Iterable[LogProducer], method: Callable[[LogProducer], list[Effect]], now: float
+    ) -> list[Effect]:
+        actions: list[Effect] = []
+        for partition in partitions:
+            actions += self._tell(self._parts[partition.address], method, partition, now=now)
+        return actions
+
+    def _starting(self, prefix: bytes) -> list[LogProducer]:
+        """All partitions of topics that start so."""
+        found: list[LogProducer] = []
+        for index in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            raw = self._sorted[index]
+            if not raw.startswith(prefix):
+                break
+            found += self._topics[raw].values()
+        return found

@@ -15,9 +15,8 @@ from chappe.core import Effect, Publish, Subscribe
 from chappe.data.topic import encode_topic
 from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
 from chappe.log.guard import Guard
-from chappe.log.member import Carrying
+from chappe.log.member import Carrying, ProducingMember
 from chappe.log.messages import AskTraffic, Message, StoreInfo, decode
-from chappe.log.producing import ProducingMember
 from chappe.log.queries import Answer
 from chappe.log.traffic import Traffic
 

@@ -1,8 +1,7 @@
-"""When a batch leaves, by how fast its records come.
+"""When a producer's records leave.
 
-A batch costs as much for one record as for five: the calls into ZeroMQ, what wakes a thread at both ends, and what its
-store keeps of it. So where records come by the thousand a second one waits a moment for those behind it, and where
-they come singly none ever waits.
+``Resuming`` holds new records of a partition until stores have answered where it ends; ``BatchPace`` gathers records
+into batches by how fast they come.
 """
 
 from __future__ import annotations
@@ -10,13 +9,19 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from chappe.limits import LOG_LIMITS, LogLimits
+
 GATHER_S: Final = 0.000_5  # at most so long after a batch the next one leaves, where records come fast ...
 MANY: Final = 2.5  # ... which is when so many are to be expected meanwhile: fewer are not worth a wait
 OVER_S: Final = 0.01  # a rate is one over so long: two records at once are none yet, and a pause ends it
 
 
 class BatchPace:
-    """How fast the records of one partition come, and when what is gathered of them leaves.
+    """Decides when a gathered batch of one partition leaves, by how fast its records come.
+
+    A batch costs as much for one record as for five: the calls into ZeroMQ, the wake-up of a thread at both ends, and
+    the store's own bookkeeping. So where records come by the thousand a second one waits a moment for those behind it,
+    and where they come singly none ever waits.
 
     Args:
         offset: Of the first record that is to leave.
@@ -46,3 +51,60 @@ class BatchPace:
         if self._rate * GATHER_S >= MANY:
             pause_s = max(pause_s, GATHER_S)
         return now - self.left_at >= pause_s
+
+
+class Resuming:
+    """Finds out whether stores hold more of a partition than its producer's journal, before anything new is published.
+
+    A journal that was restored from a backup, or with a snapshot of its machine, ends before the last published record.
+    Records published under offsets that are taken are dropped by the stores as repeats, and acknowledged. So a
+    partition that goes on after a restart first announces where its journal ends. Every store of ours answers with the
+    end of its copy; one beyond all that we ever told it of is the proof. So is a FETCH of a record that was never
+    published: a store does not acknowledge records behind a hole.
+
+    New records, the first with offset ``first``, are held until every store that listens has answered: neither
+    published nor journaled, as the next life would take the journal's records for published. Stores of the original
+    never answer, and there may be no store at all: then they are published after ``resume_wait_s``. If a store comes
+    only after that, they are held once more until it has answered. So the proof is found unless a store comes after
+    another one has answered with less, or takes longer than that to answer.
+    """
+
+    def __init__(self, first: int, *, resumed: bool, limits: LogLimits = LOG_LIMITS) -> None:
+        self._limits = limits
+        self.first = first
+        self.told = first  # stores may have had everything before it from us
+        self.until = -math.inf  # new records are held so long, unless all stores answer before
+        self._sure = not resumed
+        self._answered: set[str] = set()
+
+    def start(self, now: float) -> None:
+        """Begin to hold, where there is something to ask."""
+        if not self._sure:
+            self.until = now + self._limits.resume_wait_s
+
+    def store_came(self, now: float) -> bool:
+        """One listens from now on; returns whether it is to be asked."""
+        if not self._sure:
+            self.until = now + self._limits.resume_wait_s
+            self._answered.clear()  # it may be the one that seemed to have answered
+        return not self._sure
+
+    def holds(self, now: float) -> bool:
+        """Whether new records are not to be published yet."""
+        return not self._sure and now < self.until
+
+    def beyond(self, next_: int, published: int) -> bool:
+        """Whether a store that holds everything before ``next_`` can have it from another life only."""
+        return next_ > (published if self._sure else self.told)
+
+    def answered(self, store: str, listening: int) -> None:
+        """A store holds no more than we know of; so many listen. It may answer what it heard from an earlier life."""
+        if not listening:
+            return
+        if len(self._answered) < self._limits.stores_max:
+            self._answered.add(store)
+        self._sure = self._sure or len(self._answered) >= listening
+
+    def store_left(self) -> None:
+        """Nobody says which: it may be one that had answered. All that still listen answer the next HEAD anew."""
+        self._answered.clear()

@@ -6,7 +6,7 @@ kept. HEAD tells listeners once a second how far the partition goes, and less of
 
 With a journal a batch is made durable first, and is told to nobody until ``handle_done``. If the journal refuses
 it, it stays the batch being gathered, with the offsets it has; its sender may take records back out of it. What goes on
-after a restart first hears what stores hold of it (``resuming``).
+after a restart first hears what stores hold of it (``pace``).
 
 Source: Dafka's producer. Departures: records travel in batches to those who know them; acknowledgements of
 several stores are counted; what is kept has a bound; HEAD is also sent when somebody starts to listen and
@@ -37,9 +37,18 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.answering import Answering, KeptBatches, KeptBytes
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
 from chappe.log.events import IdentityBehind, WritesRefused, WritesResumed
-from chappe.log.messages import Ack, BatchMessage, Fetch, GetHeads, Head, Message, RecordMessage, Stored
-from chappe.log.resuming import Resuming
-from chappe.log.subscriptions import PeerSubscriptions
+from chappe.log.messages import (
+    Ack,
+    BatchMessage,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    PeerSubscriptions,
+    RecordMessage,
+    Stored,
+)
+from chappe.log.pace import Resuming
 
 _Extras: TypeAlias = tuple[bytes | None, Headers, int | None]  # key, headers and timestamp of a record
 Seal: TypeAlias = Callable[[bytes], bytes]

@@ -8,7 +8,8 @@ for many and tells us.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,12 +19,68 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.queries import HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
-from chappe.log.ranges import RangeSet
 from chappe.log.storage import Hole
 
 ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
 
 Key = tuple[str, str]
+
+
+def _first(each: tuple[int, int]) -> int:
+    return each[0]
+
+
+def _end(each: tuple[int, int]) -> int:
+    return each[1]
+
+
+class RangeSet:
+    """Ranges ``first`` <= n < ``end``: in order, never empty, and apart from each other."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    @property
+    def lowest(self) -> tuple[int, int]:
+        """The first of the ranges; there is one."""
+        return self._ranges[0]
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one; 0 if there is none."""
+        return self._ranges[-1][1] if self._ranges else 0
+
+    def add(self, first: int, end: int) -> None:
+        """These are in it from now on."""
+        if first >= end:
+            return
+        at = bisect_left(self._ranges, first, key=_end)
+        stop = bisect_right(self._ranges, end, lo=at, key=_first)
+        if at < stop:
+            first, end = min(first, self._ranges[at][0]), max(end, self._ranges[stop - 1][1])
+        self._ranges[at:stop] = [(first, end)]
+
+    def remove(self, first: int, end: int) -> None:
+        """These are not in it any more."""
+        at = bisect_right(self._ranges, first, key=_end)
+        stop = bisect_left(self._ranges, end, lo=at, key=_first)
+        if first < end and at < stop:
+            rest = ((self._ranges[at][0], first), (end, self._ranges[stop - 1][1]))
+            self._ranges[at:stop] = [(low, high) for low, high in rest if low < high]
+
+    def end_of(self, offset: int) -> int:
+        """The end of the range that an offset lies in; the offset itself if it lies in none."""
+        at = bisect_right(self._ranges, offset, key=_end)
+        return self._ranges[at][1] if at < len(self._ranges) and self._ranges[at][0] <= offset else offset
 
 
 @dataclass(slots=True)
@@ -308,3 +365,43 @@ class Sources:
             if not store.polling:
                 self._polls.set(store.address, store.poll_at)
         return question
+
+
+FIRST_S: Final = 0.5  # after the member has gone: pending input is read first
+TIMES: Final = 3  # that a question is asked
+
+
+class Inquiries:
+    """Schedules repeated questions to original stores for the ends of partitions, after a member has gone.
+
+    A store of chappe is asked for news once a second. An original store lists all that it has and remembers no
+    question, so it is asked only for a reason, at most once in ``pause_s``. The member that has gone may be a producer
+    that left once a store had acknowledged its last records; if some of them were lost on the way here, nothing
+    announces them any more. Answers get lost too, so the question is repeated.
+
+    Source: chappe's own; a consumer of the original asks when it subscribes, and never again.
+    """
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._left = 0
+        self._asked_at = -math.inf
+        self._ask_at = math.inf
+
+    def want(self, now: float) -> None:
+        """Schedule the question."""
+        self._left = TIMES
+        self._ask_at = min(self._ask_at, max(now + FIRST_S, self._asked_at + self._pause_s))
+
+    def due(self, now: float) -> bool:
+        """True if the question is due; it then counts as asked."""
+        if now < self._ask_at:
+            return False
+        self._left -= 1
+        self._asked_at = now
+        self._ask_at = now + self._pause_s if self._left else math.inf
+        return True
+
+    def next_timeout(self) -> float:
+        """Return when the question is due."""
+        return self._ask_at

@@ -29,7 +29,6 @@ from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, KeptSinks, SinkJob
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps, Load, check_single
-from chappe.log.inquiries import Inquiries
 from chappe.log.last_values import LastValues
 from chappe.log.messages import (
     Ack,
@@ -42,10 +41,12 @@ from chappe.log.messages import (
     Head,
     Message,
     OnDisk,
+    PeerSubscriptions,
     RecordMessage,
     Stored,
     StoreHello,
     StoreInfo,
+    address_in,
 )
 from chappe.log.queries import (
     Answer,
@@ -58,11 +59,9 @@ from chappe.log.queries import (
     SeekRequest,
     TrimRequest,
 )
-from chappe.log.sources import Key, KnownStore, Question, Sources
+from chappe.log.sources import Inquiries, Key, KnownStore, Question, Sources
 from chappe.log.storage import LogStorage, RunRetention, ScrubPiece, WriteRecords
-from chappe.log.subscriptions import PeerSubscriptions, address_in
-from chappe.log.trimming import Trims
-from chappe.log.writing import StoreWriter
+from chappe.log.writing import StoreWriter, Trims
 
 INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose answers list everything
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO, which is repeated every ``INFO_S``

@@ -21,7 +21,7 @@ from chappe.runtime.dealers import Dealers, StoreLink
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
 from chappe.runtime.meeting import Meeting, Members
 from chappe.system import time
-from chappe.transports.publishing import RETRY_S, PublishingSocket
+from chappe.transports.zeromq import RETRY_S, PublishingSocket
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,9 @@ from chappe.errors import MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.consumer import LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.events import ConnectionRefused, IdentityClash, Stopped
-from chappe.log.member import OfPart, PartBroken
+from chappe.log.member import LogProducers, OfPart, PartBroken, ProducingMember
+from chappe.log.messages import PeerSubscriptions
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
-from chappe.log.producers import LogProducers
-from chappe.log.producing import ProducingMember
-from chappe.log.subscriptions import PeerSubscriptions
 from chappe.log.traffic import Reading
 from chappe.permissions.rules import PRODUCE, STORE
 from chappe.runtime.driver import Task

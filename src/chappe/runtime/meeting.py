@@ -19,11 +19,9 @@ from chappe.data.topic import identity_of
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.log.beacon import BEACON, GOODBYE, NAMED, WELCOME, Discovery
-from chappe.log.forwarders import Forwarders
 from chappe.log.guard import Guard
 from chappe.log.handing_on import GROUPS, PERMISSIONS, WORD_BYTES, Middle, PermissionsMember, is_handed_on
-from chappe.log.introducing import Introducer
-from chappe.log.leaving import Leaving
+from chappe.log.introducing import Forwarders, Introducer, Leaving
 from chappe.log.messages import StoreInfo, decode
 from chappe.log.node import Discovers, LogNode
 from chappe.permissions.rules import AND, INTRODUCE, STORE

@@ -14,8 +14,7 @@ import zmq
 from chappe.core import Effect, Reply
 from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_IDLE_S, SCRUB_PIECE_BYTES, SCRUB_SHARE
 from chappe.errors import ChappeError, ProtocolError, StorageError
-from chappe.log.exactly_once.redo import Finishing, recover
-from chappe.log.exactly_once.staged import CommitBatch, SinkJob, StagedStorage
+from chappe.log.exactly_once.staged import CommitBatch, Finishing, SinkJob, StagedStorage, recover
 from chappe.log.forwarder import LogForwarder
 from chappe.log.guard import PRODUCERS, Guard
 from chappe.log.ordered.keeping import Keeping, OrderedRole

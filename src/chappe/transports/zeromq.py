@@ -1,13 +1,20 @@
-"""The ZeroMQ sockets of a node: their bounds, and how they notice that the other side is gone."""
+"""The ZeroMQ sockets of a node: their bounds, how they notice a lost peer, and how a publisher treats a slow one."""
 
 from __future__ import annotations
 
+import math
+import socket
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import zmq
 
 from chappe.defaults import (
+    BACKLOG_BYTES_MAX,
+    FULL_PEER_LOSSY_MAX_S,
+    FULL_PEER_LOSSY_S,
     HANDSHAKE_TIMEOUT_S,
     HEARTBEAT_S,
     KIB,
@@ -15,11 +22,17 @@ from chappe.defaults import (
     QUEUE_MESSAGES_MAX,
     RECONNECT_MAX_S,
     RECONNECT_S,
+    SUBSCRIBED_BYTES_MAX,
+    SUBSCRIBED_PEER_BYTES_MAX,
+    SUBSCRIPTION_BYTES_MAX,
 )
-from chappe.errors import TooManyOpenFiles
-from chappe.system import machine
+from chappe.errors import ProtocolError, TooManyOpenFiles
+from chappe.log.guard import Guard
+from chappe.log.handing_on import is_handed_on
+from chappe.system import machine, time
 from chappe.system.limits import EXHAUSTED, TEXT
-from chappe.transports.gate import Gate
+from chappe.transports.doubled import doubled
+from chappe.transports.gate import Gate, user_of
 
 _HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)), (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)))
 # A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
@@ -109,3 +122,303 @@ def taking(sock: zmq.Socket[bytes], *, views: bool = True) -> Callable[[], list[
         return parts
 
     return take_next
+
+
+RETRY_S: Final = 0.001  # how often a full peer is tried again
+_LAST: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+class PublishingSocket:
+    """An XPUB whose subscriptions are set by hand. Nothing waits in it: what a full peer holds up is kept here.
+
+    A peer whose queue is full is waited for a little, and everything behind it waits too; if it stays full, it loses
+    what is published for a while (and fetches that later), each time longer, so that it cannot hold up the others for
+    long.
+
+    Args:
+        guard: Says to what a subscription is narrowed; None where there are no keys.
+
+    Attributes:
+        dialled: Whose subscriptions come, if we dial them; else each comes with the identity that was let in.
+        strangers: Whose those are that come without keys, where they may.
+    """
+
+    def __init__(self, full_peer_wait_s: float, gate: Gate | None = None, guard: Guard | None = None) -> None:
+        self.dialled = ""
+        self.strangers = ""
+        self._guard = guard
+        self._refused: Counter[bytes] = Counter()  # subscriptions that are not honoured
+        self.socket = open_socket(zmq.XPUB, gate)
+        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)
+        self.socket.setsockopt(zmq.XPUB_NODROP, 1)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
+        self._greedy = Greedy()
+        self.changes = 0  # rises when somebody subscribes, or no longer does
+        self._full_peer_wait_s = full_peer_wait_s
+        self._lossy = False
+        self._lossy_until = -math.inf
+        self._lossy_s = FULL_PEER_LOSSY_S
+        self._waiting: deque[tuple[bytes, int]] = deque()  # frames with their flags
+        self.waiting_bytes = 0
+        self.kept = self.sent = 0  # frames that ever waited, and those of them that wait no more
+        self._deadline = math.inf  # when the peer that the first of them waits for begins to lose
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for a full peer: ``retry`` is to be called soon."""
+        return bool(self._waiting)
+
+    @property
+    def choked(self) -> bool:
+        """Whether so much waits that nothing more should be published."""
+        return self.waiting_bytes >= BACKLOG_BYTES_MAX
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send to whoever subscribed, or keep it behind what waits already."""
+        if self._lossy and time.monotonic() >= self._lossy_until:
+            self._lossy = False
+            self.socket.setsockopt(zmq.XPUB_NODROP, 1)
+        last = len(frames) - 1
+        for index, frame in enumerate(frames):
+            flags = _MORE if index < last else _LAST
+            if not self._waiting:
+                try:
+                    self.socket.send(frame, flags)
+                    continue
+                except zmq.Again:
+                    self._deadline = time.monotonic() + self._full_peer_wait_s
+            self._waiting.append((frame, flags))
+            self.waiting_bytes += len(frame)
+            self.kept += 1
+
+    def retry(self, *, patient: bool = True) -> None:
+        """Send what waits, as far as it goes by now; if not ``patient`` full peers lose at once."""
+        while self._waiting:
+            frame, flags = self._waiting[0]
+            try:
+                self.socket.send(frame, flags)
+            except zmq.Again:
+                now = time.monotonic()
+                if patient and now < self._deadline:
+                    return
+                self._lose(now)
+                continue
+            self._waiting.popleft()
+            self.waiting_bytes -= len(frame)
+            self.sent += 1
+            self._deadline = time.monotonic() + self._full_peer_wait_s
+
+    def _lose(self, now: float) -> None:
+        """Drop what full peers would get, for a while."""
+        soon = now - self._lossy_until < 2 * self._full_peer_wait_s
+        self._lossy_s = min(2 * self._lossy_s, FULL_PEER_LOSSY_MAX_S) if soon else FULL_PEER_LOSSY_S
+        self._lossy, self._lossy_until = True, now + self._lossy_s
+        self.socket.setsockopt(zmq.XPUB_NODROP, 0)
+
+    def subscription(self, frames: list[zmq.Frame]) -> tuple[bytes, bool] | None:
+        """A peer, the one whose message was just received, wants a prefix or no longer: which, and whether it does.
+
+        None if it may not.
+
+        Raises:
+            ProtocolError: It sent something else, or wants too much and was cut off.
+        """
+        raw = frames[0].bytes
+        on, prefix = raw[:1] == b"\1", raw[1:]
+        if len(frames) != 1 or (not on and raw[:1] != b"\0"):
+            raise ProtocolError("message to a publishing socket")
+        # A peer that knows batches is spared the single records, which it also had to ask for because it cannot know
+        # who sends them only; it may ask for either first.
+        connection = self._greedy.count(frames[0], prefix, on)
+        self.changes += 1
+        if self._guard is not None:
+            return (prefix, on) if self._judged(self._guard, frames[0], connection, prefix, on) else None
+        spared = connection is not None and connection.spared(prefix)
+        self.socket.setsockopt(zmq.SUBSCRIBE if on and not spared else zmq.UNSUBSCRIBE, prefix)
+        if on and prefix[:1] == b"R":
+            self.socket.setsockopt(zmq.UNSUBSCRIBE, b"M" + prefix[1:])
+        return prefix, on
+
+    def _judged(self, guard: Guard, frame: zmq.Frame, connection: Connection | None, prefix: bytes, on: bool) -> bool:
+        """Honour what may be honoured of a subscription; returns whether the core is to know of it."""
+        if connection is None:  # whose it was is not told: of several the first to end counts as one that was refused
+            if self._refused[prefix]:
+                self._less_refused(prefix)
+                return False
+            guard.unsubscribed(prefix)
+            return True
+        if not on:
+            return self._ended(guard, connection, prefix)
+        if prefix in connection.honoured:  # a second time
+            return False
+        known = self.dialled or user_of(frame)
+        connection.who = known or self.strangers
+        private = is_handed_on(prefix) and not known  # who has no keys is not told who has some
+        honoured = connection.honoured[prefix] = [] if private else guard.subscribed(connection.who, prefix)
+        if not honoured:
+            self._refused[prefix] += 1
+            return False
+        if not connection.spared(prefix):
+            for each in honoured:
+                self.socket.setsockopt(zmq.SUBSCRIBE, each)
+        if prefix[:1] == b"R":
+            for each in connection.honoured.get(b"M" + prefix[1:], ()):
+                self.socket.setsockopt(zmq.UNSUBSCRIBE, each)
+        return True
+
+    def _ended(self, guard: Guard, connection: Connection, prefix: bytes) -> bool:
+        honoured = connection.honoured.pop(prefix, None)
+        if honoured is None:
+            return False
+        if not honoured and self._refused[prefix]:
+            self._less_refused(prefix)
+            return False
+        needed = {each for others in connection.honoured.values() for each in others}
+        for each in honoured:
+            if each not in needed:
+                self.socket.setsockopt(zmq.UNSUBSCRIBE, each)
+        guard.unsubscribed(prefix)
+        return True
+
+    def _less_refused(self, prefix: bytes) -> None:
+        self._refused[prefix] -= 1
+        if not self._refused[prefix]:
+            del self._refused[prefix]
+
+    def judge_again(self) -> None:
+        """The permissions have changed: who may have more now, or less, is cut off, and subscribes anew."""
+        if self._guard is not None:
+            self._greedy.judge_again(self._guard)
+
+    def subscriptions(self) -> dict[str, list[bytes]]:
+        """Who wants which prefixes: connections, by their addresses."""
+        return self._greedy.subscriptions()
+
+
+PREFIX_BYTES: Final = 64  # each counts so much more than its length
+
+
+@dataclass(slots=True)
+class Connection:
+    """One of a publishing socket; with keys ``who`` it is, and what was honoured of each prefix, nothing if refused."""
+
+    ends: Any  # both addresses: a descriptor may be another connection's by now, also to the same peer if we dial it
+    prefixes: set[bytes] = field(default_factory=set)
+    size: int = 0
+    who: str = ""
+    honoured: dict[bytes, list[bytes]] = field(default_factory=dict)
+
+    def spared(self, prefix: bytes) -> bool:
+        """Whether it is sent batches of what it wants single records of, too."""
+        return prefix[:1] == b"M" and b"R" + prefix[1:] in self.prefixes
+
+
+class Greedy:
+    """The connections of one publishing socket: how much each subscribes to, and an end to those that do to too much.
+
+    libzmq keeps every prefix of every peer, some fifty bytes for each byte of it, before the program is asked. A
+    publishing socket does not say whose subscription it is, but the message knows the descriptor of its connection. A
+    connection that is shut down takes its subscriptions along.
+    """
+
+    def __init__(self) -> None:
+        self._connections: dict[int, Connection] = {}  # as many as there may be descriptors
+        self._bytes = 0  # of all of them together
+        self._ended = False  # some of them, perhaps
+
+    def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> Connection | None:
+        """One more subscription, or one less; returns whose, None if the connection has ended.
+
+        Raises:
+            ProtocolError: A connection had too many, and was cut off.
+        """
+        descriptor = _descriptor(frame)
+        if descriptor < 0:
+            self._ended = True
+            return None  # a connection ended: its subscriptions end one by one
+        if self._ended:  # what is new may have the descriptor of one that ended
+            self._forget_ended()
+        connection = self._connections.get(descriptor)
+        if connection is not None and on and prefix in connection.honoured and _ends(descriptor) != connection.ends:
+            self._forget(descriptor)  # it ended, and another one has its descriptor
+            connection = None
+        if connection is None:
+            connection = self._connections[descriptor] = Connection(_ends(descriptor))
+        (connection.prefixes.add if on else connection.prefixes.discard)(prefix)
+        size = PREFIX_BYTES + len(prefix)
+        change = size if on else -min(size, connection.size)
+        connection.size += change
+        self._bytes += change
+        if on and connection.size > SUBSCRIBED_PEER_BYTES_MAX:
+            self._cut(descriptor)
+        elif on and self._bytes > SUBSCRIBED_BYTES_MAX:
+            self._forget_ended()
+            if self._bytes > SUBSCRIBED_BYTES_MAX:
+                self._cut(max(self._connections, key=lambda each: self._connections[each].size))
+        return connection
+
+    def subscriptions(self) -> dict[str, list[bytes]]:
+        """See ``PublishingSocket.subscriptions``."""
+        self._forget_ended()
+        return {_shown(each.ends): sorted(each.prefixes) for each in self._connections.values()}
+
+    def judge_again(self, guard: Guard) -> None:
+        """Cut off those to whom something else would be granted by now."""
+        self._forget_ended()
+        for descriptor, each in list(self._connections.items()):
+            if any(guard.scope(each.who, prefix) != granted for prefix, granted in each.honoured.items()):
+                self._ended = True
+                _shut_down(descriptor)
+
+    def _forget_ended(self) -> None:
+        """Which connection ended is not told, so they are looked for when it matters."""
+        self._ended = False
+        for descriptor, connection in list(self._connections.items()):
+            if connection.ends is None or _ends(descriptor) != connection.ends:
+                self._forget(descriptor)
+
+    def _forget(self, descriptor: int) -> Connection:
+        connection = self._connections.pop(descriptor)
+        self._bytes -= connection.size
+        return connection
+
+    def _cut(self, descriptor: int) -> None:
+        connection = self._forget(descriptor)
+        ends = _ends(descriptor)
+        if ends is None or ends != connection.ends:
+            return  # that one has ended; another one has its descriptor, and is counted anew
+        if not _shut_down(descriptor):
+            return  # it has just ended by itself
+        raise ProtocolError(f"the member at {_shown(ends)} subscribed to more than anybody needs, and was cut off")
+
+
+def _shut_down(descriptor: int) -> bool:
+    """End a connection; returns whether it was there."""
+    try:
+        with doubled(descriptor) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
+
+
+def _descriptor(frame: zmq.Frame) -> int:
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return -1
+
+
+def _ends(descriptor: int) -> Any:
+    """The addresses of both ends, the other one first; None if there is none any more."""
+    try:
+        with doubled(descriptor) as sock:
+            return sock.getpeername(), sock.getsockname()
+    except OSError:
+        return None
+
+
+def _shown(ends: Any) -> str:
+    peer = ends[0]
+    return f"{peer[0]}:{peer[1]}"

@@ -17,7 +17,7 @@ from tests.worlds.log.world import LogWorld
 
 from chappe.data.topic import Filter
 from chappe.log.batch import Batch
-from chappe.log.clock import SLACK_S, ClockEstimate
+from chappe.log.clocks import SLACK_S, ClockEstimate
 from chappe.log.delivery import Records
 from chappe.log.messages import BatchMessage, Message
 from chappe.log.sources import Key

@@ -13,7 +13,7 @@ from tests.worlds.log.scenario import Log
 from tests.worlds.log.stores import StoreHost
 
 from chappe.log.forwarder import LogForwarder
-from chappe.log.forwarders import Forwarders
+from chappe.log.introducing import Forwarders
 from chappe.log.messages import Message, StoreInfo
 from chappe.sim.host import SimMember
 from chappe.sim.pubsub import SimLink

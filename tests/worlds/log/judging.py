@@ -1,4 +1,4 @@
-"""Who comes to a host with rules is judged, as ``runtime.log_ports`` and ``transports.publishing`` do it."""
+"""Who comes to a host with rules is judged, as ``runtime.log_ports`` and ``transports.zeromq`` do it."""
 
 from __future__ import annotations
 

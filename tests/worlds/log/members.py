@@ -24,10 +24,9 @@ from chappe.log.consumer import EARLIEST, LAST, LogConsumer, Reset
 from chappe.log.consuming import ConsumingMember
 from chappe.log.delivery import Records
 from chappe.log.events import IdentityBehind
+from chappe.log.member import LogProducers, ProducingMember
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
-from chappe.log.producers import LogProducers
-from chappe.log.producing import ProducingMember
 from chappe.log.sources import Key
 from chappe.sim.host import SimHost
 from chappe.sim.pubsub import SimLink

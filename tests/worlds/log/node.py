@@ -15,10 +15,9 @@ from chappe.log.batch import Batch
 from chappe.log.beacon import BEACON
 from chappe.log.consuming import ConsumingMember
 from chappe.log.guard import Guard
-from chappe.log.leaving import Leaving
-from chappe.log.member import OfPart, PartBroken
+from chappe.log.introducing import Leaving
+from chappe.log.member import OfPart, PartBroken, ProducingMember
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, StoreInfo, decode, encode
-from chappe.log.producing import ProducingMember
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import SimHost
 from chappe.sim.pubsub import Dialogue, SimLink

@@ -32,10 +32,9 @@ from chappe.log.beacon import BEACON, GOODBYE, IDENTITY
 from chappe.log.delivery import Records
 from chappe.log.events import IdentityClash
 from chappe.log.guard import GIVERS, PRODUCERS, Guard, LogRefusal
+from chappe.log.member import LogProducers, ProducingMember
 from chappe.log.messages import BatchMessage, Head, Message, OnDisk, Stored, encode
 from chappe.log.producer import LogProducer
-from chappe.log.producers import LogProducers
-from chappe.log.producing import ProducingMember
 from chappe.permissions.rules import CONSUME, EVERYTHING, PRODUCE, STORE, Decisions, Identity, Permissions, Rule
 from chappe.sim.host import SimMember
 from chappe.sim.world import Checker

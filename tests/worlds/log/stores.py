@@ -15,8 +15,7 @@ from tests.worlds.log.world import HOST, LogWorld
 from chappe.core import Persist, Reply
 from chappe.defaults import DISK_RETRY_S
 from chappe.errors import ChappeError, StorageError
-from chappe.log.exactly_once.redo import Finishing, recover
-from chappe.log.exactly_once.staged import CommitBatch, SinkJob
+from chappe.log.exactly_once.staged import CommitBatch, Finishing, SinkJob, recover
 from chappe.log.queries import ReadRequest, TrimRequest, decode_request, encode_query
 from chappe.log.sources import Key
 from chappe.log.storage import AppendRecords, Retention, RunRetention, ScrubPiece, WriteRecords

@@ -9,7 +9,7 @@ from chappe.api.ages import OnStale, Stale
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.data.topic import shown
 from chappe.errors import TooSlow
-from chappe.log.clock import ClockEstimate
+from chappe.log.clocks import ClockEstimate
 from chappe.log.events import RecordsTooOld
 from chappe.system import time
 

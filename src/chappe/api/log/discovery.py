@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from chappe.api.identity import new_address
 from chappe.defaults import TOWER_HOST
 from chappe.errors import TimedOut
+from chappe.log.consuming import Scout
 from chappe.log.events import ConnectionRefused
-from chappe.log.scouting import Scout
 from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity

@@ -15,7 +15,7 @@ from chappe.api.log.sealed import KeyWait, Opening
 from chappe.data.topic import Filter
 from chappe.errors import Sealed, TooSlow
 from chappe.log.batch import Record
-from chappe.log.clock import ClockEstimate
+from chappe.log.clocks import ClockEstimate
 from chappe.log.consumer import LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.delivery import Records

@@ -16,10 +16,10 @@ from chappe.api.log.discovery import StoreAddress
 from chappe.core import Effect, Publish, Subscribe
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.log.beacon import CONSUMING, PRODUCING, Discovery, kind_of
+from chappe.log.consuming import TOLD_S
 from chappe.log.events import ForwarderLost, TowerLost
+from chappe.log.member import ProducingMember
 from chappe.log.messages import AskTraffic, Message, StoreInfo, TrafficTold
-from chappe.log.producing import ProducingMember
-from chappe.log.scouting import TOLD_S
 from chappe.log.traffic import TrafficReport, parse_report
 from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.log_seats import Where

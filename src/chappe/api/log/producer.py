@@ -29,8 +29,8 @@ from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.batch import Batch, as_batch, as_headers
 from chappe.log.events import ConnectionRefused, IdentityBehind, IdentityClash, PermissionsChanged, Stopped
+from chappe.log.member import LogProducers
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
-from chappe.log.producers import LogProducers
 from chappe.permissions.rules import PRODUCE
 from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.log_seats import Where, producing

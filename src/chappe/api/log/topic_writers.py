@@ -19,10 +19,9 @@ from chappe.errors import BufferFull, Sealed, StorageError, UsageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
 from chappe.log.events import JournalDamaged
+from chappe.log.member import LogProducers, ProducingMember
 from chappe.log.pace import BatchPace
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
-from chappe.log.producers import LogProducers
-from chappe.log.producing import ProducingMember
 from chappe.runtime.log_seats import Seat
 from chappe.storage.journal import Journal, Journals
 from chappe.system import time

@@ -41,8 +41,8 @@ from struct import Struct, error
 from typing import Final, NamedTuple, TypeAlias
 
 from chappe.data.binary import decode as decode_value
+from chappe.data.binary import pack_varbyte, parse_varbyte
 from chappe.data.values import Value
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import MIB
 from chappe.errors import InvalidData
 from chappe.kv.backend import (

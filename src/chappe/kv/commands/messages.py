@@ -17,9 +17,8 @@ from crc32c import crc32c
 from chappe.channel import ASK_HANDSHAKE, Ack, Heartbeat, Nack
 from chappe.channel import RetransmitFailed as RetransmitFailed
 from chappe.compiled import Frozen
-from chappe.data.binary import decode_at
+from chappe.data.binary import decode_at, pack_varbyte, parse_varbyte
 from chappe.data.values import Value
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import CHANNEL_HELD_MAX, CHANNEL_TICK_S, STORE_OUTCOMES_MAX
 from chappe.errors import InvalidData
 from chappe.kv.backend import HistoryRow

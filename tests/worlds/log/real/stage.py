@@ -24,7 +24,7 @@ from chappe.api.log import store as stores
 from chappe.api.log import topic_writers
 from chappe.limits import LogLimits
 from chappe.log.consuming import ConsumingMember
-from chappe.log.exactly_once.redo import recover
+from chappe.log.exactly_once.staged import recover
 from chappe.runtime import log_seats, store_ports
 from chappe.sim.world import SimWorld
 from chappe.storage.segments import SegmentStorage
