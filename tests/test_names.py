@@ -26,7 +26,7 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "streams of map servers": ("kv/chp/stream.py",),
     "data stores to their chain": ("kv/chained/messages.py",),
     "Binary Star": ("replication/binary_star/messages.py",),
-    "agreement by majority": ("replication/agreement/messages.py",),
+    "agreement by majority": ("replication/agreement/core.py",),
     "chains": ("replication/chain/messages.py", "replication/chain/wire.py"),
     "commands of ordered topics to their chain": ("log/ordered/commands.py",),
     "groups that hand on their keys": ("sealing/messages.py",),

@@ -19,8 +19,7 @@ from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, T
 from chappe.kv.backend import Operation, PutRow
 from chappe.kv.chp.pair import row_of
 from chappe.kv.events import CommitFailed, MasterLost, WriteFailed
-from chappe.replication.binary_star.decisions import PairMemory
-from chappe.replication.binary_star.messages import LEADER, Record
+from chappe.replication.binary_star.messages import LEADER, PairMemory, Record
 from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
 
 

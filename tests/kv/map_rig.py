@@ -30,8 +30,7 @@ from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES, MapServerCore
 from chappe.kv.chp.stream import Step
 from chappe.limits import MAP_LIMITS, MapLimits
-from chappe.replication.binary_star.decisions import PARTNER, WITNESS
-from chappe.replication.binary_star.messages import BACKUP, PRIMARY
+from chappe.replication.binary_star.messages import BACKUP, PARTNER, PRIMARY, WITNESS
 from chappe.replication.binary_star.witness import WitnessCore
 
 WALL_NS = 1_795_222_000 * 10**9

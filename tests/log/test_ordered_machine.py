@@ -27,7 +27,7 @@ from chappe.log.ordered.commands import (
     encode,
 )
 from chappe.log.ordered.machine import OrderedLog, PartitionEnd, Placed, is_ordered
-from chappe.replication.chain.external import ExternalState
+from chappe.replication.chain.replica import ExternalState
 
 SEED = bytes(range(16))
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from chappe.core import Effect, Persist, Send
 from chappe.errors import StorageError
-from chappe.replication.agreement.core import Agreement, VoteRecord
-from chappe.replication.agreement.messages import Message, encode
+from chappe.replication.agreement.core import Agreement, Message, VoteRecord, encode
 
 SERVERS = 3
 

@@ -21,7 +21,7 @@ from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.disk import LoadedChain, LogChange
+from chappe.replication.chain.log import LoadedChain, LogChange
 from chappe.replication.chain.messages import Beat, Do, Done, Entry, Listen, Read, Says, encode
 
 NAMES = ("a", "b", "c")

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from chappe.core import Ask, Deliver, Effect, Persist, Reply, Report, Send
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.decisions import (
+from chappe.replication.binary_star.messages import (
+    BACKUP,
+    PRIMARY,
     Confirming,
     FollowingPartner,
     Leading,
@@ -24,7 +26,6 @@ from chappe.replication.binary_star.decisions import (
     PartnerBeat,
     Resting,
 )
-from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.replication.binary_star.witness import Grant, WitnessCore
 
 TICK_S: Final = 0.25

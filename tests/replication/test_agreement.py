@@ -7,17 +7,19 @@ from tests.replication.agreement_model import SERVERS, begun, disks_of, settle, 
 
 from chappe.core import Effect, Persist, Send
 from chappe.errors import ProtocolError, StorageError, UsageError
-from chappe.replication.agreement.core import AGAIN_S, Agreement, VoteRecord
-from chappe.replication.agreement.messages import (
+from chappe.replication.agreement.core import (
+    AGAIN_S,
     NO_BALLOT,
     VALUE_BYTES_MAX,
     Accept,
     Accepted,
+    Agreement,
     Ask,
     Decided,
     Prepare,
     Promise,
     Refuse,
+    VoteRecord,
     decode,
     encode,
 )

@@ -18,8 +18,7 @@ from tests.replication.agreement_model import (
     wander,
 )
 
-from chappe.replication.agreement.core import Agreement
-from chappe.replication.agreement.messages import Decided
+from chappe.replication.agreement.core import Agreement, Decided
 
 X, Y = value_of("x", 1, 2, 3), value_of("y", 1, 2, 3)
 Y_LOST = value_of("y", 1, 2, 6)  # the third server has another disk

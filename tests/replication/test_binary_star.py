@@ -10,25 +10,23 @@ from chappe.core import Deliver, Persist, Reply, Report, Send
 from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.binary_star import events
 from chappe.replication.binary_star.core import BELIEVE_S, BinaryStar
-from chappe.replication.binary_star.decisions import (
-    OWNER,
-    Confirming,
-    FollowingPartner,
-    Leading,
-    PairMemory,
-    PartnerBeat,
-    Resting,
-)
 from chappe.replication.binary_star.messages import (
     ACTIVE,
     BACKUP,
     LEADER,
+    OWNER,
     PASSIVE,
     PRIMARY,
     TERM_MAX,
     Beat,
     Claim,
+    Confirming,
+    FollowingPartner,
+    Leading,
+    PairMemory,
+    PartnerBeat,
     Record,
+    Resting,
     decode_answer,
     encode_beat,
     encode_claim,

@@ -13,9 +13,9 @@ from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.disk import LogChange, SaveState
-from chappe.replication.chain.external import ExternalState
+from chappe.replication.chain.log import LogChange, SaveState
 from chappe.replication.chain.messages import Append, Entry
+from chappe.replication.chain.replica import ExternalState
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 LIMITS = replace(CHAIN_LIMITS, log_bytes=100)

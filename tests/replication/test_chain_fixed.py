@@ -9,9 +9,7 @@ from tests.replication.test_chain_parts import Sum
 
 from chappe.core import Effect, Report, Send
 from chappe.errors import UsageError
-from chappe.replication.agreement.alone import decider
-from chappe.replication.agreement.core import VoteRecord
-from chappe.replication.agreement.messages import Decided
+from chappe.replication.agreement.core import Decided, VoteRecord, decider
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServerCore

@@ -15,11 +15,11 @@ from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.disk import ChainState
+from chappe.replication.chain.downstream import Giver
 from chappe.replication.chain.events import JoinAbandoned, StateTooLarge
+from chappe.replication.chain.log import ChainState
 from chappe.replication.chain.messages import Ack, Append, Beat, Do, Entry, Join, Open, Piece
 from chappe.replication.chain.replica import ReplicatedMachine
-from chappe.replication.chain.transfer import Giver
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 FIVE = Entry(1, 1_000_000, 1, 1, 0, b"5")

@@ -20,7 +20,7 @@ from tests.replication.chain_model import (
 )
 
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.reading import ReadingRounds
+from chappe.replication.chain.serving import ReadingRounds
 
 CALM_EVERY = 100
 STEPS = 30

@@ -13,8 +13,8 @@ from chappe.limits import CHAIN_LIMITS
 from chappe.replication.chain import configuration, messages
 from chappe.replication.chain.client import ChainClient, Finished
 from chappe.replication.chain.configuration import NOBODY, Configuration
-from chappe.replication.chain.disk import ChainState
-from chappe.replication.chain.log import EntryLog
+from chappe.replication.chain.downstream import Giver, Taker
+from chappe.replication.chain.log import ChainState, EntryLog
 from chappe.replication.chain.membership import APART, ChainView, wanted
 from chappe.replication.chain.messages import (
     EXPIRED,
@@ -39,9 +39,8 @@ from chappe.replication.chain.messages import (
     Says,
     Want,
 )
-from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import RESULT_BYTES, ChainReplica
-from chappe.replication.chain.transfer import Giver, Taker
+from chappe.replication.chain.serving import ReadingRounds
 
 ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
 

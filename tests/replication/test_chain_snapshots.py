@@ -20,7 +20,7 @@ from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.disk import SaveState
+from chappe.replication.chain.log import SaveState
 from chappe.replication.chain.messages import Beat, Do, Join, Open, Piece, Want
 from chappe.replication.chain.replica import ChainReplica
 from chappe.replication.chain.rows import PARTS, Rows

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.errors import ProtocolError
-from chappe.replication.agreement import messages as agreement
+from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import messages as chain
 from chappe.replication.chain.wire import (
     ANSWER,

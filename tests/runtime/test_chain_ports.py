@@ -15,8 +15,8 @@ from chappe.core import Persist
 from chappe.errors import StorageFull
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.disk import ChainState, LogChange
 from chappe.replication.chain.events import WriteRefused
+from chappe.replication.chain.log import ChainState, LogChange
 from chappe.runtime.chain_answers import UnreadAnswers
 from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.runtime.driver import SYSTEM_CLOCK

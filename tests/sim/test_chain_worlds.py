@@ -16,12 +16,11 @@ from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain import membership, proposing
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.disk import LogChange
 from chappe.replication.chain.joining import Joining
+from chappe.replication.chain.log import LogChange
 from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
-from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import ChainReplica, ReplicatedMachine
-from chappe.replication.chain.serving import Serving
+from chappe.replication.chain.serving import ReadingRounds, Serving
 from chappe.replication.chain.storing import Storing
 from chappe.sim.world import Settings
 

@@ -17,9 +17,9 @@ from chappe.log.exactly_once.staged import SinkJob
 from chappe.log.producer import JournalBatch, JournalTrim
 from chappe.log.storage import RunRetention, WriteRecords
 from chappe.replication.agreement import core as agreement
-from chappe.replication.binary_star import decisions as star
+from chappe.replication.binary_star import messages as star
 from chappe.replication.binary_star import witness
-from chappe.replication.chain import disk
+from chappe.replication.chain import log
 
 # What lies outside of the member can fail, and does in some world.
 CAN: Final[dict[type, str]] = {
@@ -73,8 +73,8 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         core.Send: "the message is lost",
         core.Reply: "the message is lost",
         agreement.VoteRecord: "the disk refuses",
-        disk.LogChange: "the disk refuses, or the server dies before it hears of it",
-        disk.SaveState: "the disk refuses, or the server dies before it hears of it",
+        log.LogChange: "the disk refuses, or the server dies before it hears of it",
+        log.SaveState: "the disk refuses, or the server dies before it hears of it",
     },
 }
 SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {

@@ -13,7 +13,7 @@ from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.server import MapServerCore
 from chappe.kv.chp.sessions import SessionValues
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.decisions import PairMemory
+from chappe.replication.binary_star.messages import PairMemory
 from chappe.replication.binary_star.witness import WitnessCore
 from chappe.sim.world import Settings
 

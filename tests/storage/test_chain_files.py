@@ -17,7 +17,7 @@ from chappe.defaults import KIB, MIB
 from chappe.errors import Damaged, IdentityInUse, StorageError, StorageFormat, StorageFull
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.agreement.core import VoteRecord
-from chappe.replication.chain.disk import ChainState, LoadedChain, LogChange
+from chappe.replication.chain.log import ChainState, LoadedChain, LogChange
 from chappe.replication.chain.messages import Entry
 from chappe.storage import chain_files
 from chappe.storage.chain_files import ChainFiles

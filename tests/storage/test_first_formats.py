@@ -19,7 +19,7 @@ from chappe import Consumer, Endpoint, MapServer, SharedMap, Store, Tower, read_
 from chappe.data.binary import decode
 from chappe.errors import ChappeError, ConfigError, InvalidData, StorageFormat
 from chappe.log.batch import Batch
-from chappe.replication.chain.disk import LoadedChain
+from chappe.replication.chain.log import LoadedChain
 from chappe.security import Keys, authority_file
 from chappe.spark.archive import manifest as archive
 from chappe.storage.chain_files import ChainFiles

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chappe.transports.doubled import doubled
+from chappe.transports.gate import doubled
 
 
 def descriptors() -> int:

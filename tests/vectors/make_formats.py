@@ -25,7 +25,7 @@ from chappe.data.scalars import Count
 from chappe.log.batch import encode_batch
 from chappe.log.exactly_once.staged import Remember, SinkState, StagedAttempt, StagePiece
 from chappe.replication.agreement.core import VoteRecord
-from chappe.replication.chain.disk import ChainState, LogChange
+from chappe.replication.chain.log import ChainState, LogChange
 from chappe.replication.chain.messages import Entry
 from chappe.spark.archive import manifest as archive
 from chappe.storage.chain_files import ChainFiles

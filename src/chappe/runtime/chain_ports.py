@@ -16,8 +16,8 @@ from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain.client import ChainClient
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.disk import Job, SaveState
 from chappe.replication.chain.events import Applied
+from chappe.replication.chain.log import Job, SaveState
 from chappe.replication.chain.wire import (
     ANSWER,
     FRAME_BYTES_MAX,

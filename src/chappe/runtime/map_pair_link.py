@@ -8,8 +8,7 @@ from typing import Final
 import zmq
 
 from chappe.errors import ProtocolError
-from chappe.replication.binary_star.decisions import PARTNER, WITNESS, PartnerBeat
-from chappe.replication.binary_star.messages import BEAT
+from chappe.replication.binary_star.messages import BEAT, PARTNER, WITNESS, PartnerBeat
 from chappe.runtime.dialling import Connections
 from chappe.runtime.driver import Driver, Frames, Inlet
 from chappe.runtime.map_rules import MapRules

@@ -20,7 +20,7 @@ from chappe.kv.chp.events import MapServerFull
 from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES, MapServerCore
-from chappe.replication.binary_star.decisions import PARTNER, WITNESS
+from chappe.replication.binary_star.messages import PARTNER, WITNESS
 from chappe.runtime.commits import commit
 from chappe.runtime.dialling import Connections
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports

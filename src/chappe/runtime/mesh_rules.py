@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from chappe.defaults import RULES_LOOK_S
+from chappe.mesh.forwarding.group_keys import KeysHere
 from chappe.mesh.rules import MeshRules
 from chappe.permissions.rules import CLOCK_SKEW
-from chappe.runtime.mesh_keys import KeysWatch
 from chappe.storage.key_files import WatchedPermissions
 from chappe.system import time
+
+if TYPE_CHECKING:  # who has no identity needs no cryptography
+    from chappe.storage.sealed_files import WatchedGroups
+
+
+class KeysWatch:
+    """Looks at the keys of a directory for one identity, ``own``."""
+
+    def __init__(self, groups: WatchedGroups, own: str) -> None:
+        self._groups = groups
+        self._own = own
+        self._here: KeysHere | None = None
+
+    def look(self) -> KeysHere | None:
+        """What is here, if it is other than at the last look."""
+        groups = self._groups
+        groups.refresh()
+        versions = groups.versions()
+        mine = frozenset(each for each in versions if groups.wanted(each, self._own))
+        if self._here is not None and (self._here.versions, self._here.mine) == (versions, mine):
+            return None
+        self._here = KeysHere(versions, mine, groups.after)
+        return self._here
+
+    def take(self, group: str, raw: bytes) -> bool:
+        """Take lines that somebody hands on, if they are new and the authority's; then ``look``.
+
+        It writes a file, and any thread may call it.
+        """
+        return self._groups.offer(group, raw)
 
 
 class RulesWatch:

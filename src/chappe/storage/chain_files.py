@@ -25,7 +25,7 @@ from crc32c import crc32c
 from chappe.defaults import MIB
 from chappe.errors import Damaged, StorageFormat
 from chappe.replication.agreement.core import VoteRecord
-from chappe.replication.chain.disk import ChainState, LoadedChain, LogChange
+from chappe.replication.chain.log import ChainState, LoadedChain, LogChange
 from chappe.replication.chain.messages import Entry
 from chappe.storage.segments.files import Buffer, FileOps, file_ops, hold_identity, trying
 

@@ -18,6 +18,8 @@ import math
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -32,8 +34,29 @@ from chappe.permissions.rules import Decisions, Identity
 from chappe.security import PASSPHRASE, Keys, LogSecurity, NothingChosen, is_loopback, permissions_file
 from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, settings, time
-from chappe.transports.doubled import doubled
 from chappe.transports.refusals import RefusalLog
+
+
+@contextmanager
+def doubled(descriptor: int) -> Iterator[socket.socket]:
+    """The socket behind a descriptor, which stays as it is.
+
+    Other threads go on meanwhile: it may have ended, and something else, a file that is locked, say, may have its
+    number. So nothing of it is kept whatever happens.
+
+    Raises:
+        OSError: It has ended, or is no socket.
+    """
+    found = os.dup(descriptor)
+    try:
+        sock = socket.socket(fileno=found)
+        try:
+            yield sock
+        finally:
+            sock.detach()
+    finally:
+        os.close(found)
+
 
 logger = logging.getLogger(__name__)
 

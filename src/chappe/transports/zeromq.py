@@ -31,8 +31,7 @@ from chappe.log.guard import Guard
 from chappe.log.handing_on import is_handed_on
 from chappe.system import machine, time
 from chappe.system.limits import EXHAUSTED, TEXT
-from chappe.transports.doubled import doubled
-from chappe.transports.gate import Gate, user_of
+from chappe.transports.gate import Gate, doubled, user_of
 
 _HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)), (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)))
 # A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then

@@ -15,7 +15,7 @@ from chappe.core import Persist, Reply, Report, Send
 from chappe.errors import StorageError
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain.client import Finished
-from chappe.replication.chain.disk import Job, LoadedChain, LogChange, SaveState
+from chappe.replication.chain.log import Job, LoadedChain, LogChange, SaveState
 from chappe.replication.chain.messages import (
     EXPIRED,
     Answer,

@@ -35,8 +35,7 @@ from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES
 from chappe.kv.chp.sessions import SESSION
 from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
-from chappe.replication.binary_star.decisions import PARTNER, WITNESS, PairMemory, PartnerBeat
-from chappe.replication.binary_star.messages import BACKUP, PRIMARY
+from chappe.replication.binary_star.messages import BACKUP, PARTNER, PRIMARY, WITNESS, PairMemory, PartnerBeat
 from chappe.replication.binary_star.witness import PairRecord, WitnessCore
 
 SERVERS: Final = ("server0", "server1")

@@ -25,8 +25,7 @@ from tests.worlds.maps.world import MapWorld
 
 from chappe.errors import WriteUnknown
 from chappe.kv.chp.messages import SESSION_BYTES
-from chappe.replication.binary_star.decisions import WITNESS
-from chappe.replication.binary_star.messages import PASSIVE
+from chappe.replication.binary_star.messages import PASSIVE, WITNESS
 from chappe.sim.host import SimMember
 from chappe.sim.world import Checker
 

@@ -16,7 +16,7 @@ from tests.worlds.maps.hosts import COMMITS_S, SERVERS, ClientHost, ServerHost
 from tests.worlds.maps.lines import Lines
 
 from chappe.limits import MAP_LIMITS
-from chappe.replication.binary_star.decisions import WITNESS
+from chappe.replication.binary_star.messages import WITNESS
 from chappe.replication.binary_star.witness import Grant
 from chappe.sim.host import SimMember
 from chappe.sim.world import Settings, SimWorld

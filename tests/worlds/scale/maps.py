@@ -28,8 +28,7 @@ from chappe.kv.chp.messages import HUGZ, session_of
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER
 from chappe.kv.chp.stream import MARK, Step
-from chappe.replication.binary_star.decisions import PARTNER
-from chappe.replication.binary_star.messages import BACKUP, PRIMARY
+from chappe.replication.binary_star.messages import BACKUP, PARTNER, PRIMARY
 
 CLIENTS: Final = 30_000
 LATENCY_S: Final = 0.001  # of a message

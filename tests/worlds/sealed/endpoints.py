@@ -169,7 +169,7 @@ class SealedEndpoint(EndpointHost):
             self._say_keys()
 
     def _say_keys(self) -> None:
-        """As ``runtime.mesh_keys`` does it."""
+        """As ``runtime.mesh_rules`` does it."""
         versions = self.machine.versions()
         mine = frozenset(each for each in versions if self.machine.wanted(each, self.name))
         if self._here is None or (self._here.versions, self._here.mine) != (versions, mine):

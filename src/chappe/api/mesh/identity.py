@@ -12,8 +12,7 @@ from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules
 from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, PUBLISH, SUBSCRIBE, WRITE
 from chappe.runtime.driver import SYSTEM_CLOCK
-from chappe.runtime.mesh_keys import KeysWatch
-from chappe.runtime.mesh_rules import RulesWatch
+from chappe.runtime.mesh_rules import KeysWatch, RulesWatch
 from chappe.security import Keys, permissions_file
 from chappe.storage.key_files import watched_permissions
 from chappe.system import time

@@ -34,16 +34,21 @@ from chappe.kv.engine import Engine
 from chappe.kv.entity import ENDPOINT_BYTES, Entity
 from chappe.limits import MAP_LIMITS, MapLimits
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.decisions import (
+from chappe.replication.binary_star.messages import (
+    ACTIVE,
+    BEAT,
+    LEADER,
+    NAMES,
     PARTNER,
+    TERM_MAX,
     WITNESS,
     Confirming,
     Decision,
     FollowingPartner,
     Leading,
     PairMemory,
+    Record,
 )
-from chappe.replication.binary_star.messages import ACTIVE, BEAT, LEADER, NAMES, TERM_MAX, Record
 
 _ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)
 

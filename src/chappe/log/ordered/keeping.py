@@ -2,7 +2,7 @@
 
 A chain's member is a store like any other: what it has is read, healed and caught up as everywhere. ``Keeping`` lies
 between its two halves, which may run on threads of their own. The machine of the chain puts in what is committed
-(``machine.Keeper``); the chain looks how far that is on disk (``replication.chain.external``). The store, in
+(``machine.Keeper``); the chain looks how far that is on disk (``replication.chain.replica``). The store, in
 ``OrderedRole``, takes it: the tail publishes it, and every member writes it.
 
 A batch is held here until it is on disk, as a disk may refuse it, and until what comes before it is there: a member

@@ -70,7 +70,7 @@ class PartitionEnd(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Where the records go, in order; and how far that is, as ``replication.chain.external`` asks for it."""
+    """Where the records go, in order; and how far that is, as ``replication.chain.replica`` asks for it."""
 
     @property
     def settled(self) -> int:
@@ -153,7 +153,7 @@ class OrderedLog:
              for part in zip(each.parts, each.nexts, strict=True)]
         )  # fmt: skip
 
-    # -- for the chain: see ``replication.chain.external`` ---------------------------------------------------
+    # -- for the chain: see ``replication.chain.replica`` ---------------------------------------------------
 
     @property
     def settled(self) -> int:

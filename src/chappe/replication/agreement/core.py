@@ -10,6 +10,10 @@ Source: Paxos (Lamport, *Paxos Made Simple*), one instance for each number. Depa
 
 What is promised and voted for is on disk before it is said. Messages may be lost, repeated and late. All fields are
 immutable values, so ``copy.copy`` makes a second server in the same state.
+
+Messages are msgpack. ``number`` is the value to decide; a *ballot* is a round and the disk of the server that began it,
+so no two attempts ever have the same. *Disk* is a number that was drawn when a server's memory was made: a server that
+lost its memory counts as another one.
 """
 
 from __future__ import annotations
@@ -17,24 +21,99 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
 
 from chappe.core import Effect, Persist, Send
-from chappe.errors import StorageError, UsageError
-from chappe.replication.agreement.messages import (
-    NO_BALLOT,
-    NUMBER_MAX,
-    VALUE_BYTES_MAX,
-    Accept,
-    Accepted,
-    Ask,
-    Ballot,
-    Decided,
-    Message,
-    Prepare,
-    Promise,
-    Refuse,
-)
+from chappe.errors import ProtocolError, StorageError, UsageError
+
+VALUE_BYTES_MAX: Final = 16_384
+NUMBER_MAX: Final = 2**62
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+Disk = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Value = Annotated[bytes, msgspec.Meta(max_length=VALUE_BYTES_MAX)]
+Ballot: TypeAlias = tuple[Number, Disk]
+NO_BALLOT: Final[Ballot] = (0, 0)
+
+
+class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
+    """Phase one: do not vote below this ballot any more, and say for what you have voted."""
+
+    number: Number
+    ballot: Ballot
+
+
+class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise"):
+    """The answer of ``disk``: for what it has voted in which ballot, if in any."""
+
+    number: Number
+    ballot: Ballot
+    disk: Disk
+    accepted: Ballot
+    value: Value
+
+
+class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept"):
+    """Phase two: vote for this."""
+
+    number: Number
+    ballot: Ballot
+    value: Value
+
+
+class Accepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted"):
+    """``disk`` has voted for it."""
+
+    number: Number
+    ballot: Ballot
+    disk: Disk
+
+
+class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse"):
+    """The answer to a ballot that is too low: a higher one was ``promised`` something."""
+
+    number: Number
+    ballot: Ballot
+    promised: Ballot
+
+
+class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
+    """The newest that is decided."""
+
+    number: Number
+    value: Value
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """Somebody who knows no more than ``number`` wants to know."""
+
+    number: Number
+
+
+Message: TypeAlias = Prepare | Promise | Accept | Accepted | Refuse | Decided | Ask
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message."""
+    return _ENCODER.encode(message)
+
+
+def decode(frame: bytes) -> Message:
+    """A message.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    try:
+        return _DECODER.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"{len(frame)} bytes that are no message of an agreement: {error}") from None
+
 
 SERVERS_MAX: Final = 15
 AGAIN_S: Final = 0.1  # what is not answered is said again
@@ -319,3 +398,76 @@ class Agreement:
 
     def _to_all(self, message: Message) -> list[Effect]:
         return [Send(each, message) for each in self._others()]
+
+
+PLACES: Final = SERVERS_MAX + 1  # numbers in one round
+
+
+def decider(number: int) -> int:
+    """The place of the server that decided ``number``."""
+    return number % PLACES
+
+
+class WithoutAgreement(Agreement):
+    """A server that decides without asking the others: the inputs and effects of ``Agreement``, without its votes.
+
+    A number is a round and the place of the server that decided it, so two servers never decide the same number. Where
+    two decide at once, the caller judges whose value stands: it makes a server begin again as another disk, or outbid
+    the other.
+
+    Args:
+        place: Of this server among the named ones, from 0.
+        servers: How many are named.
+        memory: As for ``Agreement``.
+        disks_of: As for ``Agreement``.
+        disk_in: The disk of this server once it has learned the value of a number: another one if what it has on disk
+            is not what the value builds on.
+    """
+
+    def __init__(
+        self,
+        place: int,
+        servers: int,
+        memory: VoteRecord,
+        disks_of: Callable[[bytes], tuple[int, ...]],
+        disk_in: Callable[[int, bytes], int],
+    ) -> None:
+        super().__init__(place, servers, memory, disks_of)
+        self._disk_in = disk_in
+
+    @property
+    def may_vote(self) -> bool:
+        """True: a server needs nobody's consent."""
+        return True
+
+    @property
+    def untouched(self) -> bool:
+        """True: no vote is ever under way."""
+        return True
+
+    @property
+    def majority(self) -> int:
+        """One server decides."""
+        return 1
+
+    def propose(self, value: bytes, now: float, *, above: int = 0) -> list[Effect]:
+        """Decide this at once, with a number beyond all that are known, and beyond ``above``."""
+        number = (max(self.memory.number, above) // PLACES + 1) * PLACES + self.place
+        if number > NUMBER_MAX:
+            raise UsageError(f"a chain can change {NUMBER_MAX // PLACES:,} times: begin another one")
+        decided = Decided(number, value)
+        return [*self._learn(decided), *self._to_all(decided)]
+
+    def handle_message(self, sender: int, message: Message, now: float) -> list[Effect]:
+        """Another server tells or asks what is decided; votes do not count here."""
+        match message:
+            case Decided():
+                return self._learn(message)
+            case Ask():
+                return self._tell_decided(sender) if message.number < self.memory.number else []
+        return []
+
+    def _learn(self, message: Decided) -> list[Effect]:
+        if message.number > self.memory.number:
+            self.memory = replace(self.memory, disk=self._disk_in(message.number, message.value))
+        return super()._learn(message)

@@ -2,7 +2,6 @@
 
 messages.py  what servers and witness tell each other, and its bytes
 core.py      one server of the pair
-actions.py   what it asks of its owner
 witness.py   who decides when the two do not see each other
 events.py    what an application hears
 """

@@ -31,19 +31,6 @@ from typing import Final, Literal
 from chappe.core import Ask, Deliver, Effect, Persist, Report, Send
 from chappe.defaults import STAR_HEARTBEAT_S, STAR_MISSED_MAX, STAR_ORIGINAL_SILENT_S
 from chappe.errors import StorageError, UsageError
-from chappe.replication.binary_star.decisions import (
-    OWNER,
-    PARTNER,
-    WITNESS,
-    Confirming,
-    Confirms,
-    Does,
-    FollowingPartner,
-    Leading,
-    PairMemory,
-    PartnerBeat,
-    Resting,
-)
 from chappe.replication.binary_star.events import (
     Alone,
     BecameActive,
@@ -65,12 +52,23 @@ from chappe.replication.binary_star.messages import (
     NAME_BYTES_MAX,
     NAMES,
     NOTHING,
+    OWNER,
+    PARTNER,
     PASSIVE,
     PRIMARY,
     TERM_MAX,
+    WITNESS,
     Beat,
     Claim,
+    Confirming,
+    Confirms,
+    Does,
+    FollowingPartner,
+    Leading,
+    PairMemory,
+    PartnerBeat,
     Record,
+    Resting,
     decode_answer,
     decode_state,
     encode_beat,

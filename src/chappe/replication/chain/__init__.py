@@ -7,14 +7,11 @@ membership.py     which configuration it would have next
 proposing.py      ... and when it proposes that
 peers.py          whom it hears
 downstream.py     its successor, or a server that joins
-serving.py        ... what clients ask of it
-reading.py        reads that wait until it is sure that they miss nothing
+serving.py        clients' requests; a read waits until it surely misses nothing
 joining.py        a state on its way, in pieces
-external.py       a part of the machine that lies on a disk of its own
 compaction.py     when a state takes the log's place, and how it is made
-log.py            entries in memory
+log.py            entries in memory and on disk, and the jobs for the disk
 replica.py        the machine, and the sessions of clients
 client.py         a client
-disk.py           what a server has on disk, and its jobs for it
 events.py         what an application hears
 """

@@ -12,13 +12,10 @@ from typing import Final, Protocol
 
 from chappe.limits import ChainLimits
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.disk import ChainState
-from chappe.replication.chain.downstream import Downstream
-from chappe.replication.chain.external import ExternalState
-from chappe.replication.chain.log import EntryLog
-from chappe.replication.chain.replica import ChainReplica
+from chappe.replication.chain.downstream import Downstream, Giver
+from chappe.replication.chain.log import ChainState, EntryLog
+from chappe.replication.chain.replica import ChainReplica, ExternalState
 from chappe.replication.chain.snapshots import Making
-from chappe.replication.chain.transfer import Giver
 
 JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody joins; then it begins anew
 STEP_S: Final = 0.002  # between two pieces of a state, for other work

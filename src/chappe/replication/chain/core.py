@@ -15,19 +15,15 @@ import msgspec
 from chappe.core import Clock, Effect, Report, Send
 from chappe.errors import StorageError, UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
-from chappe.replication.agreement.alone import WithoutAgreement
-from chappe.replication.agreement.core import Agreement, VoteRecord
-from chappe.replication.agreement.messages import Ask, Decided
-from chappe.replication.agreement.messages import Message as AgreementMessage
+from chappe.replication.agreement.core import Agreement, Ask, Decided, VoteRecord, WithoutAgreement
+from chappe.replication.agreement.core import Message as AgreementMessage
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import NOBODY, Configuration
-from chappe.replication.chain.disk import ChainState, Job, LoadedChain
 from chappe.replication.chain.downstream import Downstream
 from chappe.replication.chain.events import Applied, Entered, EntriesDiscarded
-from chappe.replication.chain.external import ExternalState
 from chappe.replication.chain.joining import Joining
-from chappe.replication.chain.log import EntryLog
+from chappe.replication.chain.log import ChainState, EntryLog, Job, LoadedChain
 from chappe.replication.chain.membership import another, builds_on, outbids
 from chappe.replication.chain.messages import (
     Ack,
@@ -47,7 +43,7 @@ from chappe.replication.chain.messages import (
 )
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.proposing import Proposing
-from chappe.replication.chain.replica import ChainReplica, ReplicatedMachine, Restored
+from chappe.replication.chain.replica import ChainReplica, ExternalState, ReplicatedMachine, Restored
 from chappe.replication.chain.serving import Serving
 from chappe.replication.chain.storing import VOTE, Storing
 

@@ -14,15 +14,12 @@ from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.disk import ChainState
-from chappe.replication.chain.downstream import Downstream
+from chappe.replication.chain.downstream import Downstream, Taker
 from chappe.replication.chain.events import JoinAbandoned, Replaced, StateTooLarge
-from chappe.replication.chain.external import ExternalState
-from chappe.replication.chain.log import EntryLog
+from chappe.replication.chain.log import ChainState, EntryLog
 from chappe.replication.chain.messages import Join, Piece, Want
 from chappe.replication.chain.peers import Peers
-from chappe.replication.chain.replica import ChainReplica, Restored
-from chappe.replication.chain.transfer import Taker
+from chappe.replication.chain.replica import ChainReplica, ExternalState, Restored
 
 AGAIN_BEATS: Final = 2  # a joiner that gets no piece of a state repeats its request, ...
 STUCK_BEATS: Final = 30  # ... and then asks for another state

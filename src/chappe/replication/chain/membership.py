@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from chappe.replication.agreement.alone import decider
+from chappe.replication.agreement.core import decider
 from chappe.replication.chain.configuration import Configuration, line_behind
 from chappe.replication.chain.messages import Beat
 

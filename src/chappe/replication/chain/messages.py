@@ -12,7 +12,7 @@ import msgspec
 
 from chappe.defaults import MIB
 from chappe.errors import ProtocolError
-from chappe.replication.agreement import messages as agreement
+from chappe.replication.agreement import core as agreement
 from chappe.replication.agreement.core import SERVERS_MAX
 from chappe.replication.chain.configuration import Word
 

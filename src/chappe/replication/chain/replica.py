@@ -392,3 +392,32 @@ def _bounded(result: bytes) -> Outcome:
 
 def _reason(error: Exception) -> bytes:
     return f"{type(error).__name__}: {error}".encode()[:REASON_BYTES_MAX]
+
+
+@runtime_checkable
+class ExternalState(Protocol):
+    """A machine that writes a part of its state to its member's disk later, outside the chain.
+
+    The chain's log keeps such a part safe until then. So a log is not shortened before the part that the state behind
+    it means is written; and that state, which goes to joiners, need not hold it: a joiner gets it on a way of its own.
+    Everything here is looked up often, and must be quick.
+    """
+
+    @property
+    def settled(self) -> int:
+        """Everything with a mark up to this one is on disk."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is not written yet that a member confirms nothing more, and who joins takes nothing more."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is there that the state means from which it was restored. Who joins is let in only then."""
+        ...
+
+    def mark(self) -> int:
+        """The mark of what was applied last."""
+        ...

@@ -9,9 +9,8 @@ from chappe.core import Effect, Persist, Report
 from chappe.errors import StorageError
 from chappe.limits import ChainLimits
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.disk import ChainState, LogChange, SaveState
 from chappe.replication.chain.events import WriteRefused
-from chappe.replication.chain.log import EntryLog
+from chappe.replication.chain.log import ChainState, EntryLog, LogChange, SaveState
 
 AGAIN_S: Final = 1.0  # what the disk has refused is tried again
 TOLD_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
