@@ -147,7 +147,6 @@ class KvPart:
         return bool(self._full) is full
 
     def close(self, now: float) -> list[Effect]:
-        """Stop taking part."""
         self.halt()
         actions = self._publish(self.role.leave(), now)
         self._member.parts.pop(self.number, None)
@@ -159,7 +158,6 @@ class KvPart:
     # -- its driver and its member ----------------------------------------------------------------------------
 
     def hear(self, topic: bytes, messages: list[Message], now: float) -> list[Effect]:
-        """Command messages have come."""
         actions: list[Effect] = []
         payloads = self._believed(topic, messages, now, actions)
         if not payloads:
@@ -334,11 +332,9 @@ class MeshMember:
         return handled
 
     def handle_link(self, conn: int, address: Address, now: float) -> Sequence[Effect]:
-        """See ``EndpointCore.handle_link``."""
         return self.take(self.endpoint.handle_link(conn, address, now), now)
 
     def handle_gone(self, conn: int, reason: str, now: float) -> Sequence[Effect]:
-        """See ``EndpointCore.handle_gone``."""
         return self.take(self.endpoint.handle_gone(conn, reason, now), now)
 
     def handle_done(self, job: object, outcome: Any, now: float) -> Sequence[Effect]:

@@ -91,7 +91,7 @@ class ChannelConsumer(Generic[P]):
 
     @property
     def initialized(self) -> bool:
-        """Whether the handshake has come."""
+        """True if the handshake has come."""
         return self.next != 0
 
     @property
@@ -105,11 +105,11 @@ class ChannelConsumer(Generic[P]):
         return self._end - self.next
 
     def idle(self) -> bool:
-        """Whether nothing is missing, as far as it knows."""
+        """Return True if nothing is missing, as far as it knows."""
         return self.next != 0 and self.next == self._end and not self.closed
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        """Return each violated invariant as a sentence."""
         found: list[str] = []
         if not self.initialized:
             return found
@@ -143,7 +143,6 @@ class ChannelConsumer(Generic[P]):
         return [*actions, self._ack(now)]
 
     def take_event(self, seq: int, payload: P, now: float) -> list[ConsumerAction[P]]:
-        """An event has come."""
         self._heard_at = now
         if seq != self.next or not seq or self._stopped:
             return self._early(seq, payload, now)
@@ -206,7 +205,6 @@ class ChannelConsumer(Generic[P]):
         return actions
 
     def next_timeout(self) -> float:
-        """When ``tick`` is due."""
         silent_at = math.inf if self._silent else self._heard_at + self._silent_s
         return min(self._nack_at, self._ack_at(), silent_at)
 
@@ -308,7 +306,6 @@ class ChannelConsumer(Generic[P]):
         return ToProducer(Ack(self._acked))
 
     def _ack_at(self) -> float:
-        """When to acknowledge next."""
         new = self._same < CHANNEL_CALM_AFTER or self._acked != self.next - 1 or self.next < self._end
         calm_s = self._calm_s if self._heartbeat_s >= CHANNEL_HEARTBEAT_S else 0.0
         return self._acked_at + (self._heartbeat_s if new else max(self._heartbeat_s, calm_s))

@@ -25,8 +25,6 @@ class Handshake(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, Generic[P], frozen=True):
-    """One event."""
-
     seq: int
     payload: P
 
@@ -56,14 +54,10 @@ class Nack(msgspec.Struct, frozen=True):
 
 
 class ToAll(msgspec.Struct, frozen=True):
-    """Send to every consumer."""
-
     message: Event[Any] | Heartbeat
 
 
 class ToConsumer(msgspec.Struct, Generic[H], frozen=True):
-    """Send to one consumer."""
-
     consumer: H
     message: Event[Any] | Handshake | RetransmitFailed
 
@@ -83,8 +77,6 @@ class Dropped(msgspec.Struct, Generic[H], frozen=True):
 
 
 class ToProducer(msgspec.Struct, frozen=True):
-    """Send to the producer."""
-
     message: Ack | Nack
 
 

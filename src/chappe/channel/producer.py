@@ -97,7 +97,6 @@ class ChannelProducer(Generic[H, P]):
 
     @property
     def consumers(self) -> tuple[H, ...]:
-        """Who takes part."""
         return tuple(self._paths)
 
     @property
@@ -111,18 +110,18 @@ class ChannelProducer(Generic[H, P]):
         return self.seq - len(self._buffer)
 
     def idle(self, ignoring: Callable[[H], bool] | None = None) -> bool:
-        """Whether every consumer, but those to be ignored, has acknowledged the last event."""
+        """Return True if every consumer, but those to be ignored, has acknowledged the last event."""
         return all(
             (path.confirmed and path.acked == self.seq) or (ignoring is not None and ignoring(consumer))
             for consumer, path in self._paths.items()
         ) and not (self._lasting and self._buffer)
 
     def room(self, payload_bytes: int) -> bool:
-        """Whether a lasting producer takes another event of that size."""
+        """Return True if a lasting producer takes another event of that size."""
         return len(self._buffer) < self._events_max and self._bytes + payload_bytes <= self._bytes_max
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        """Return each violated invariant as a sentence."""
         found: list[str] = []
         kept = [event.seq for event in self._buffer]
         if kept != list(range(self.floor + 1, self.seq + 1)):
@@ -282,7 +281,6 @@ class ChannelProducer(Generic[H, P]):
         return actions
 
     def next_timeout(self) -> float:
-        """When ``tick`` is due."""
         if not self._paths:
             return math.inf
         due = self._heartbeat_at

@@ -201,7 +201,7 @@ class Backfill:
         return self._limits.give_up_s if patient else 0.0
 
     def _others_lack_it(self, since: float, now: float) -> bool:
-        """Whether every known store has listed its partitions since then, and none is away that may come back.
+        """Return True if every known store has listed its partitions since then, and none is away that may come back.
 
         A store that listed the wanted offset would be read instead. One that is met later heals the hole.
         """
@@ -287,6 +287,6 @@ class Backfill:
         return [self._sources.read(store, (hole.topic, hole.partition), hole.first, now, hole)]
 
     def _original(self, key: Key) -> bool:
-        """Whether its producer hears us and is an original: it says nothing of what it has no longer."""
+        """Return True if its producer hears us and is an original: it says nothing of what it has no longer."""
         raw = encode_topic(key[1])
         return self._subscriptions.has(b"F" + raw) and not self._subscriptions.has(b"A" + raw)

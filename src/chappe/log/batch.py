@@ -311,7 +311,7 @@ class Batch:
 
     @property
     def ordered(self) -> bool:
-        """Whether it is known that values lie within their column and do not overlap: then Arrow may have them."""
+        """True if it is known that values lie within their column and do not overlap: then Arrow may have them."""
         return self._ordered
 
     def check_order(self) -> None:

@@ -137,8 +137,7 @@ class _Dials:
 class Left(Protocol):
     """The core that is to know which members are gone."""
 
-    def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """A member left."""
+    def handle_gone(self, address: str, now: float) -> list[Effect]: ...
 
 
 class Discovery:
@@ -177,17 +176,16 @@ class Discovery:
 
     @property
     def tower(self) -> bool:
-        """Whether a tower hears us."""
+        """True if a tower hears us."""
         return self._tower is True
 
     @property
     def told(self) -> TowerFound | TowerLost | None:
-        """What was last reported of the tower."""
+        """The last report on the tower."""
         return None if self._tower is None else TowerFound() if self._tower else TowerLost()
 
     @property
     def peers(self) -> int:
-        """Number of nodes known."""
         return len(self._peers)
 
     @property
@@ -201,12 +199,11 @@ class Discovery:
         return [self._frames(BEACON, IDENTITY + identity)]
 
     def disclaim(self, identity: str) -> list[Effect]:
-        """Take a claim back."""
         del self._claims[identity]
         return [self._frames(GOODBYE, IDENTITY + identity)]
 
     def newcomer(self, identity: str, now: float) -> bool:
-        """Whether we claim an identity only since now: in a clash the newcomer gives way."""
+        """Return True if we claim an identity only since now: in a clash the newcomer gives way."""
         claim = self._claims.get(identity)
         return claim is not None and now - claim.since < 2 * BEACON_TIMEOUT_S
 
@@ -281,7 +278,7 @@ class Discovery:
         return actions
 
     def next_timeout(self) -> float:
-        """When the next beacon or expiry is due."""
+        """Return when the next beacon or expiry is due."""
         return min(self._timers.next, self._unannounced.next)
 
     def _addresses(self) -> list[str]:
@@ -296,7 +293,7 @@ class Discovery:
         return [self._frames(BEACON, each) for each in self._addresses()]
 
     def _needs(self, address: str) -> bool:
-        """Whether we and another node may have something to say to each other."""
+        """Return True if we and another node may have something to say to each other."""
         return not self._kind or not address.startswith(self._kind)
 
     def _has_room(self, who: str) -> bool:
@@ -328,7 +325,6 @@ class Discovery:
         return [*actions, *self.announce(now)] if actions else []
 
     def _lost(self, endpoint: str, now: float) -> list[Effect]:
-        """Forget a node."""
         address, _ = self._peers.pop(endpoint)
         self.beacons.pop(endpoint, None)
         _count_down(self._of_identity, identity_of(endpoint)[1])
@@ -349,7 +345,6 @@ class Discovery:
         return [action for endpoint in gone for action in self._lost(endpoint, now)]
 
     def _echo(self, now: float) -> list[Effect]:
-        """A tower heard us."""
         if now - self._echo_at > 2.5 * BEACON_INTERVAL_S:
             # It was away: what was silent meanwhile may be well.
             for peer, (address, _) in self._peers.items():
@@ -458,7 +453,7 @@ class TowerCore:
         return []
 
     def next_timeout(self) -> float:
-        """When a replay is due."""
+        """Return when a replay is due."""
         return self._replay_at
 
     def _expire(self, now: float) -> None:

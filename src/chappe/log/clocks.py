@@ -61,7 +61,7 @@ class ClockEstimate:
 
     @property
     def known(self) -> bool:
-        """Whether it was ever read."""
+        """True if it was ever read."""
         return bool(self._runs)
 
     @property
@@ -107,7 +107,7 @@ class ClockEstimate:
         return self._age(timestamp, now)[0]
 
     def is_old(self, timestamp: int, max_age_s: float, now: float) -> bool:
-        """Whether it surely showed this longer ago."""
+        """Return True if it surely showed this longer ago."""
         age_s, tolerance_s = self._age(timestamp, now)
         return age_s - tolerance_s > max_age_s
 
@@ -250,7 +250,6 @@ class Clocks:
         return state.clock if state is not None and state.clock.known else self.own(now)
 
     def own(self, now: float) -> ClockEstimate:
-        """Our own clock."""
         self._own.read(now, now, self._clock.wall_ns() // 1000)
         return self._own
 
@@ -271,13 +270,12 @@ class Clocks:
         return actions
 
     def next_timeout(self) -> float:
-        """When something is due."""
         return self._waits.next
 
     # -- of a store -----------------------------------------------------------------------------------
 
     def knows(self, partition: str) -> bool:
-        """Whether a clock was ever told."""
+        """Return True if a clock was ever told."""
         state = self._states.get(partition)
         return state is not None and state.clock.known
 

@@ -171,16 +171,15 @@ class LogConsumer:
 
     @property
     def paused(self) -> bool:
-        """Whether the application is so far behind that nothing more should be received."""
+        """True if the application is so far behind that nothing more should be received."""
         return self._delivery.paused
 
     @property
     def filters(self) -> list[Filter]:
-        """Topics that are wanted."""
         return list(self._filters)
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic is wanted."""
+        """Return True if a topic is wanted."""
         found = self._matching.get(topic)
         if found is None:
             if len(self._matching) >= MATCHING_MAX:
@@ -220,13 +219,13 @@ class LogConsumer:
         return {key: head for key, head in self.heads().items() if self.wants(key[0])}
 
     def end_known(self, since: float, now: float) -> bool:
-        """Whether ``end`` is known."""
+        """Return True if ``end`` is known."""
         if self._sources.stores:
             return self._listed_since(since, now)
         return now >= max(since, self._heard_at) + ALONE_S
 
     def _listed_since(self, since: float, now: float) -> bool:
-        """Whether others than the first store had time to be met, and all were asked at ``since`` or later."""
+        """Return True if others than the first store had time to be met, and all were asked at ``since`` or later."""
         return now >= self._sources.met_at + MEET_S and self._sources.listed(self._filters, since)
 
     def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
@@ -243,7 +242,7 @@ class LogConsumer:
         return found
 
     def ready(self, since: float, now: float) -> bool:
-        """Whether whatever is sent from now on will be delivered, also to those that start at the latest.
+        """Return True if whatever is sent from now on will be delivered, also to those that start at the latest.
 
         That is so once the stores have listed what they have: what is not in it is new. Where no store is found,
         everybody has ``ALONE_S`` from ``since``, when a tower was there, to be met; a partition that is met later is
@@ -262,7 +261,7 @@ class LogConsumer:
 
     @property
     def synced(self) -> bool:
-        """Whether at least one store is known and all known stores have listed their partitions."""
+        """True if at least one store is known and all known stores have listed their partitions."""
         return self._sources.synced(self._filters)
 
     @property
@@ -277,7 +276,7 @@ class LogConsumer:
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything known to exist was delivered."""
+        """True if everything known to exist was delivered."""
         return all(part.gap.complete for part in self._delivery.partitions.values())
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
@@ -354,7 +353,6 @@ class LogConsumer:
         return self._gaps.pursue(key, gap, now)
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """A member left."""
         self._beyond.gone(address)
         questions = self._sources.gone(address, now)
         if questions is None:
@@ -412,7 +410,7 @@ class LogConsumer:
         return actions + self._gaps.look(now) + self._absent.look(self._filters, now)
 
     def next_timeout(self) -> float:
-        """When something is to be repeated or asked."""
+        """Return when something is to be repeated or asked."""
         due = min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
         due = min(due, self._beyond.due)
         if not self.paused:
@@ -425,7 +423,7 @@ class LogConsumer:
 
     @property
     def met_stores(self) -> bool:
-        """Whether any store was ever heard of."""
+        """True if any store was ever heard of."""
         return self._sources.ever
 
     @property
@@ -447,7 +445,7 @@ class LogConsumer:
         return f"{topic}/{partition}: unknown" if part is None else self._gaps.story(key, part.gap, now)
 
     def invariants(self) -> list[str]:
-        """What is not as it must be in its own state, one sentence each."""
+        """Return each violated invariant as a sentence."""
         return list(self._delivery.invariants())
 
     def _subscribe(self, wanted: Filter) -> list[Effect]:
@@ -510,7 +508,6 @@ class LogConsumer:
         return UNDECIDED
 
     def _unanswered(self, questions: list[Question], now: float) -> list[Effect]:
-        """Nobody will answer these."""
         self._gaps.unanswered(questions)
         lasts = [each.key[0] for each in questions if each.last and each.key is not None]
         return [action for topic in lasts for action in self._last.unanswered(topic, now)] + self._begin(now)

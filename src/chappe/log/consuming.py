@@ -95,7 +95,6 @@ class ConsumingMember(Carrying[LogConsumer]):
         return actions
 
     def remove(self, address: str, now: float) -> list[Effect]:
-        """See ``Carrying.remove``."""
         self._matching.clear()
         self._common = None
         self._prefixed.pop(address, None)
@@ -155,7 +154,7 @@ class ConsumingMember(Carrying[LogConsumer]):
 
     @property
     def paused(self) -> bool:
-        """Whether messages are to be left in the queue. Ask before each: one that is full lets go of the next."""
+        """True if messages are to be left in the queue. Ask before each: one that is full lets go of the next."""
         return bool(self._paused) and (len(self._paused) == len(self._parts) or len(self._waited_for) > 0)
 
     # -- the world ------------------------------------------------------------------------------------
@@ -212,7 +211,6 @@ class ConsumingMember(Carrying[LogConsumer]):
         return actions
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """A node left."""
         self._forget_news(address)
         if kind_of(address) != CONSUMING and self._originals:
             self._inquiries.want(now)
@@ -221,7 +219,6 @@ class ConsumingMember(Carrying[LogConsumer]):
         return self._tell_all(lambda part: part.handle_gone(address, now), now)
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """See ``Carrying.handle_timeout``."""
         self._waited_for.due(now)
         actions = super().handle_timeout(now)
         for store in self._polls.due(now):
@@ -229,7 +226,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         return actions + (self._inquire() if self._inquiries.due(now) else [])
 
     def next_timeout(self) -> float:
-        """When something of a part is due, a store is to be asked, or nobody is waited for any longer."""
+        """Return when something of a part is due, a store is to be asked, or nobody is waited for any longer."""
         asks_at = min(self._polls.next, self._inquiries.next_timeout())
         return min(super().next_timeout(), self._waited_for.next, asks_at)
 
@@ -391,16 +388,13 @@ class Scout(ConsumingMember):
         return min(settled, self._heard_at + TOLD_S)
 
     def start(self, now: float) -> list[Effect]:
-        """See ``Part``."""
         return [Subscribe(b"I"), Subscribe(b"L" + encode_topic(self.address))]
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """See ``Role``."""
         if isinstance(message, StoreInfo):
             self.stores[message.address] = message
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """See ``Role``."""
         self.stores.pop(address, None)
         return []

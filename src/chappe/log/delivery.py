@@ -33,7 +33,7 @@ class Reset:
 
     @property
     def strict(self) -> bool:
-        """Whether the user named the offset: out of range is an error then, not a reset."""
+        """True if the user named the offset: out of range is an error then, not a reset."""
         return self.kind == "offset"
 
     def when_heard(self, offset: int, *, new: bool) -> int:
@@ -76,8 +76,6 @@ LAST: Final = Reset("last")
 
 @dataclass(slots=True)
 class Partition:
-    """One partition."""
-
     gap: PartitionGap
     delivered: bool = False  # a record of it came, or a store told its newest: its position outlives the store
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
@@ -142,7 +140,7 @@ class Delivery:
 
     @property
     def paused(self) -> bool:
-        """Whether the application is so far behind that nothing more should be delivered."""
+        """True if the application is so far behind that nothing more should be delivered."""
         return self.queued_bytes >= self._limits.consumer_queue_bytes
 
     def heads(self) -> dict[Key, int]:
@@ -150,7 +148,7 @@ class Delivery:
         return {**self.settled, **{key: max(part.gap.head, part.gap.next) for key, part in self.partitions.items()}}
 
     def lacks(self, key: Key, end: int) -> bool:
-        """Whether anything of a partition before offset ``end`` is still to be delivered, and may be."""
+        """Return True if anything of a partition before offset ``end`` is still to be delivered, and may be."""
         part = self.partitions.get(key)
         # Not what nobody has of what was told of it, either.
         return part is not None and not part.gap.complete and part.gap.next < end
@@ -465,7 +463,6 @@ class Delivery:
         return 0.0 if spent else patience_s
 
     def pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
-        """Report what is lost."""
         damaged = gap.damaged_to > gap.next
         why = "they are damaged on disk and no other store has them"
         reason = why if damaged else "no store or producer has them any more"
@@ -481,7 +478,7 @@ class Delivery:
     # -- for people and checkers --------------------------------------------------------------------------
 
     def invariants(self) -> Iterator[str]:
-        """What is not as it must be, one sentence each."""
+        """Return each violated invariant as a sentence."""
         for key, part in self.partitions.items():
             yield from self.gaps.invariants(key, part.gap)
             if part.gap.state is not GapState.CLOSED and part.gap.complete and not part.gap.held and not part.strict:

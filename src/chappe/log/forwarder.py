@@ -55,7 +55,7 @@ class _Lately:
         self._passed: dict[tuple[object, ...], tuple[int, float]] = {}  # in order of time
 
     def repeats(self, what: tuple[object, ...], number: int, now: float) -> bool:
-        """Whether this, or a higher number of it, was passed on a moment ago; if not, it is from now on."""
+        """Return True if this, or a higher number of it, was passed on a moment ago; if not, it is from now on."""
         passed = self._passed
         while passed and passed[oldest := next(iter(passed))][1] <= now - ECHO_S:
             del passed[oldest]
@@ -80,16 +80,13 @@ class LogForwarder:
         self._heads, self._questions, self._records = _Lately(), _Lately(), _Lately()
 
     def start(self, now: float) -> list[Effect]:
-        """See ``LogStore.start``."""
         return self._store.start(now)
 
     @property
     def paused(self) -> bool:
-        """See ``LogStore.paused``."""
         return self._store.paused
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """See ``LogStore.handle_subscription``."""
         return self._store.handle_subscription(prefix, on, now)
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
@@ -117,21 +114,17 @@ class LogForwarder:
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
-        """See ``LogStore.handle_answer``."""
         return self._store.handle_answer(request_id, answer, batches, now)
 
     def handle_request(
         self, client: bytes, request_id: bytes, request: Request, payload: bytes, now: float
     ) -> list[Effect]:
-        """See ``LogStore.handle_request``."""
         return self._store.handle_request(client, request_id, request, payload, now)
 
     def handle_done(self, job: StoreJob, outcome: StoreOutcome, now: float) -> list[Effect]:
-        """See ``LogStore.handle_done``."""
         return self._store.handle_done(job, outcome, now)
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """See ``LogStore.handle_gone``."""
         return self._store.handle_gone(address, now)
 
     def handle_timeout(self, now: float) -> list[Effect]:
@@ -150,7 +143,6 @@ class LogForwarder:
         return []
 
     def next_timeout(self) -> float:
-        """When something is due."""
         if self._singles:
             return -math.inf
         return min(self._beat_at, self._askers.next, self._store.next_timeout())

@@ -87,7 +87,7 @@ class PartitionGap:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is known to exist that did not come."""
+        """True if nothing is known to exist that did not come."""
         return self.next >= self.head
 
     @property
@@ -102,7 +102,7 @@ class PartitionGap:
 
     @property
     def disclaimed(self) -> bool:
-        """Whether its producer lacks all that it was asked for: twice its answer began behind that.
+        """True if its producer lacks all that it was asked for: twice its answer began behind that.
 
         An answer whose head was lost on its way begins within it: a producer sends nothing behind the records asked
         for, unless it has none of them.
@@ -236,7 +236,7 @@ class Gaps:
         gap.held = None
 
     def next_timeout(self) -> float:
-        """When open gaps are to be looked at."""
+        """Return when open gaps are to be looked at."""
         if not self.open or self._sources.busy:
             return math.inf
         return max(self._look_at, self.owner.asks_from())

@@ -184,7 +184,7 @@ class Guard:
         return False
 
     def _answers_to(self, who: str, requester: str) -> bool:
-        """Whether nobody else hears what is meant for this address."""
+        """Return True if nobody else hears what is meant for this address."""
         raw = encode_topic(requester)
         for kind in (b"S", b"D"):
             listening = self._boxes.get(kind + raw)
@@ -249,7 +249,7 @@ class Guard:
                 del self._sorted[bisect_left(self._sorted, prefix)]
 
     def _claim(self, who: str, prefix: bytes) -> bool:
-        """Whether nobody else listens to this address, or to one that begins so, or that it begins with."""
+        """Return True if nobody else listens to this address, or to one that begins so, or that it begins with."""
         listening = self._boxes.get(prefix)
         if listening:
             if listening[0] != who:
@@ -307,7 +307,7 @@ class Guard:
         return self._listed(who, LISTERS, answer, VERSION_BITS) if isinstance(answer, HeadsAnswer) else answer
 
     def administers(self, who: str) -> bool:
-        """Whether somebody may know what others were refused."""
+        """Return True if somebody may know what others were refused."""
         return self._decisions().may_all(who, ADMINISTRATORS, "")
 
     def answered(self, who: str, answer: Answer) -> Answer:

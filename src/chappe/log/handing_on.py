@@ -46,7 +46,7 @@ class Groups(Protocol):
         """Of the groups that the permissions have; 0 where there are no keys."""
 
     def wanted(self, group: str, name: str) -> bool:
-        """Whether an identity is of a group, by the permissions."""
+        """Return True if an identity is of a group, by the permissions."""
 
     def after(self, group: str, version: int) -> bytes:
         """What has been added since, to be handed on; empty if there is nothing."""
@@ -61,8 +61,7 @@ class Held(Protocol):
     name: str
 
     @property
-    def groups(self) -> Groups:
-        """The keys of groups."""
+    def groups(self) -> Groups: ...
 
     @property
     def version(self) -> int:
@@ -72,15 +71,14 @@ class Held(Protocol):
     def raw(self) -> bytes:
         """The permissions in force, as the authority signed them."""
 
-    def offer(self, raw: bytes) -> object:
-        """Somebody hands on permissions."""
+    def offer(self, raw: bytes) -> object: ...
 
     def offer_keys(self, group: str, raw: bytes) -> object:
         """Somebody hands on keys of a group."""
 
 
 def is_handed_on(kind: bytes) -> bool:
-    """Whether a message is one of these, by its first frame."""
+    """Return True if a message is one of these, by its first frame."""
     return kind in (VERSION, PERMISSIONS) or kind[:1] == GROUPS
 
 
@@ -166,7 +164,6 @@ class Middle:
         self.look(now)
 
     def joined(self, now: float) -> None:
-        """A member is new."""
         self._wanted = True
         self._say_at = min(self._say_at, self._said_at + SEND_S)  # who seals waits for it
         self.look(now)

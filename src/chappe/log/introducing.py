@@ -34,12 +34,11 @@ class Introducer:
 
     @property
     def tower(self) -> bool:
-        """Whether another forwarder is there."""
+        """True if another forwarder is there."""
         return self._forwarders.tower
 
     @property
     def told(self) -> ForwarderFound | ForwarderLost | None:
-        """See ``Forwarders.told``."""
         return self._forwarders.told
 
     @property
@@ -49,7 +48,6 @@ class Introducer:
 
     @property
     def met(self) -> list[tuple[str, str]]:
-        """See ``Discovers.met``."""
         return self._forwarders.met + self._nodes.met
 
     def handle_frames(self, frames: list[bytes], peer_host: str, now: float) -> list[Effect]:
@@ -76,26 +74,21 @@ class Introducer:
         return [*self._taken(actions, now), *self._forwarders.handle_timeout(now)]
 
     def next_timeout(self) -> float:
-        """When something is due."""
         return min(self._tell_at, self._nodes.next_timeout(), self._forwarders.next_timeout())
 
     def heard(self, place: int, address: str, now: float) -> list[Effect]:
-        """See ``Forwarders.heard``."""
         return self._forwarders.heard(place, address, now)
 
-    def store_heard(self, address: str, now: float) -> None:
-        """See ``Forwarders.store_heard``."""
+    def store_heard(self, address: str, now: float) -> None: ...
 
     def claim(self, identity: str, now: float) -> list[Effect]:
         """A forwarder has no identities."""
         return []
 
     def disclaim(self, identity: str) -> list[Effect]:
-        """See ``claim``."""
         return []
 
     def newcomer(self, identity: str, now: float) -> bool:
-        """See ``claim``."""
         return False
 
     def goodbye(self) -> list[Effect]:
@@ -123,8 +116,6 @@ class Introducer:
 
 @dataclass(slots=True)
 class _Heard:
-    """One forwarder."""
-
     at: str  # as people are told of it
     lost_at: float  # if it is silent until then
     address: str | None = None  # of its present life
@@ -149,12 +140,12 @@ class Forwarders:
 
     @property
     def tower(self) -> bool:
-        """Whether a forwarder is there; it does what a tower does for others."""
+        """True if a forwarder is there; it does what a tower does for others."""
         return self.peers > 0
 
     @property
     def told(self) -> ForwarderFound | ForwarderLost | None:
-        """What was last reported of the first one that is there, or else of the first one that is not."""
+        """The last report on the first one that is there, or else of the first one that is not."""
         here = [each for each in self._heard if each.address is not None]
         if here:
             return ForwarderFound(here[0].at)
@@ -193,7 +184,7 @@ class Forwarders:
         return actions
 
     def next_timeout(self) -> float:
-        """When the next one is gone, if it stays silent."""
+        """Return when the next one is gone, if it stays silent."""
         return min((each.lost_at for each in self._heard), default=math.inf)
 
     def claim(self, identity: str, now: float) -> list[Effect]:
@@ -201,11 +192,9 @@ class Forwarders:
         return []
 
     def disclaim(self, identity: str) -> list[Effect]:
-        """See ``claim``."""
         return []
 
     def newcomer(self, identity: str, now: float) -> bool:
-        """See ``claim``."""
         return False
 
     def goodbye(self) -> list[Effect]:

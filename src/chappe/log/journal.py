@@ -46,11 +46,9 @@ class JournalDisk(Protocol):
     def write(self, raw: bytes, at: int) -> None:
         """Write all bytes at a position."""
 
-    def sync(self) -> None:
-        """Make written bytes durable."""
+    def sync(self) -> None: ...
 
-    def cut(self, size: int) -> None:
-        """Truncate the file."""
+    def cut(self, size: int) -> None: ...
 
     def remove(self, first: int, *, damaged: bool) -> None:
         """Remove a file, or put it aside if it is ``damaged``."""

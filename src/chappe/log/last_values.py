@@ -64,8 +64,6 @@ class _ValuesPart:
 
 @dataclass(slots=True)
 class _Table:
-    """One topic."""
-
     topic: str
     number: int
     version: int = 0  # of the storage, up to which partitions are known
@@ -79,7 +77,7 @@ class _Table:
     refused: str = ""
 
     def wanted(self, now: float) -> bool:
-        """Whether somebody waits for it, or is reading it."""
+        """Return True if somebody waits for it, or is reading it."""
         return not self.told and now - self.asked_at < ASKED_S
 
 
@@ -133,7 +131,7 @@ class LastValues:
         self.due = now + PAUSE_S if waits else forgets
 
     def invariants(self) -> list[str]:
-        """What is not as it must be, one sentence each."""
+        """Return each violated invariant as a sentence."""
         found = []
         if self.held_bytes != sum(table.bytes for table in self._tables.values()):
             found.append(f"tables of newest records take other than {self.held_bytes} bytes")
@@ -159,7 +157,6 @@ class LastValues:
                 table.goals[info.partition] = info.next
 
     def _read(self, table: _Table, now: float) -> None:
-        """The next piece."""
         left = self._limits.last_piece_bytes
         while left > 0 and table.goals and not table.refused:
             name, goal = next(iter(table.goals.items()))
@@ -474,5 +471,5 @@ class LastTopics:
 
 
 def _lists(store: KnownStore, topic: _LastTopic) -> bool:
-    """Whether a store has listed what it has of a topic: it may be wanted since a moment ago."""
+    """Return True if a store has listed what it has of a topic: it may be wanted since a moment ago."""
     return any(each.matches(topic.name) for each in store.synced)

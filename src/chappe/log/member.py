@@ -55,14 +55,11 @@ class CarriedPart(Protocol):
 
     address: str
 
-    def start(self, now: float) -> list[Effect]:
-        """Begin."""
+    def start(self, now: float) -> list[Effect]: ...
 
-    def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
+    def handle_timeout(self, now: float) -> list[Effect]: ...
 
-    def next_timeout(self) -> float:
-        """When something is due."""
+    def next_timeout(self) -> float: ...
 
 
 P = TypeVar("P", bound=CarriedPart)
@@ -88,7 +85,7 @@ class Carrying(Generic[P]):
 
     @property
     def paused(self) -> bool:
-        """Whether messages are to be left in the queue."""
+        """True if messages are to be left in the queue."""
         return False
 
     @property
@@ -157,7 +154,7 @@ class Carrying(Generic[P]):
         return actions
 
     def next_timeout(self) -> float:
-        """When something of a part is due."""
+        """Return when something of a part is due."""
         self._look()
         return self._due.next
 
@@ -172,7 +169,7 @@ class Carrying(Generic[P]):
                 self._due.set(address, -math.inf)  # ``_time_out`` raises it again, and ends the part alone
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        """Return each violated invariant as a sentence."""
         wanted = Counter(prefix for wants in self._wants.values() for prefix in wants)
         if wanted == self._wanted and self._wants.keys() == self._parts.keys():
             return []
@@ -249,7 +246,6 @@ class LogProducers:
         return self.kept.total
 
     def partitions(self) -> list[LogProducer]:
-        """One for each topic."""
         return list(self._parts.values())
 
     def __len__(self) -> int:
@@ -262,7 +258,7 @@ class LogProducers:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens to one of the topics."""
+        """True if anybody listens to one of the topics."""
         return any(each.wanted for each in self._parts.values())
 
     def add(self, part: LogProducer, now: float) -> list[Effect]:
@@ -299,7 +295,6 @@ class LogProducers:
         return self._parts[job.topic].handle_done(job, outcome, now)
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
         actions: list[Effect] = []
         for part in self._parts.values():
             if now >= part.next_timeout():
@@ -307,11 +302,11 @@ class LogProducers:
         return actions
 
     def next_timeout(self) -> float:
-        """When something is to be sent."""
+        """Return when something is to be sent."""
         return min([each.next_timeout() for each in self._parts.values()], default=math.inf)
 
     def invariants(self) -> list[str]:
-        """What is not as it must be in its own state, one sentence each."""
+        """Return each violated invariant as a sentence."""
         kept = sum(each.kept_bytes for each in self._parts.values())
         found = [] if kept == self.kept.total else [f"{self.kept.total} kept bytes are counted, {kept} are kept"]
         return found + [wrong for each in self._parts.values() for wrong in each.invariants()]
@@ -323,8 +318,7 @@ class Claims(Protocol):
     def claim(self, identity: str, now: float) -> list[Effect]:
         """Tell everybody that we go on with an identity."""
 
-    def disclaim(self, identity: str) -> list[Effect]:
-        """Take a claim back."""
+    def disclaim(self, identity: str) -> list[Effect]: ...
 
 
 class ProducingMember(Carrying[LogProducers]):
@@ -359,7 +353,6 @@ class ProducingMember(Carrying[LogProducers]):
         return self.carry(part, part.add(partition, now))
 
     def remove(self, address: str, now: float) -> list[Effect]:
-        """See ``Carrying.remove``."""
         part = self._parts.get(address)
         for partition in () if part is None else part.partitions():
             raw = encode_topic(partition.topic)

@@ -432,7 +432,7 @@ class PeerSubscriptions:
         return self._counts.get(prefix, 0)
 
     def has(self, prefix: bytes) -> bool:
-        """Whether somebody holds exactly this prefix."""
+        """Return True if somebody holds exactly this prefix."""
         return prefix in self._counts
 
     def wanted(self, topic: bytes, kind: bytes = b"M") -> bool:
@@ -450,7 +450,7 @@ class PeerSubscriptions:
         return self._original_stores
 
     def original(self, requester: bytes) -> bool:
-        """Whether a requester is known, and wants single records because it does not know batches.
+        """Return True if a requester is known, and wants single records because it does not know batches.
 
         Its request may be faster than its subscriptions, which come over another connection; until they are here
         nobody would get the answer.
@@ -458,7 +458,7 @@ class PeerSubscriptions:
         return self.has(b"D" + requester) and not self.has(b"S" + requester)
 
     def originals(self, topic: bytes) -> bool:
-        """Whether somebody wants single records of the topic because it does not know batches."""
+        """Return True if somebody wants single records of the topic because it does not know batches."""
         found = self._originals.get(topic)
         if found is None:
             counts = self._counts

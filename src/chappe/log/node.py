@@ -30,30 +30,25 @@ class LogRole(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether so much waits here that nothing more should be received."""
+        """True if so much waits here that nothing more should be received."""
 
-    def start(self, now: float) -> list[Effect]:
-        """Begin."""
+    def start(self, now: float) -> list[Effect]: ...
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """A peer subscribed to our publications, or no longer."""
 
-    def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """A peer published something."""
+    def handle_message(self, message: Message, now: float) -> list[Effect]: ...
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
         """A store answered a question."""
 
-    def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """A member left."""
+    def handle_gone(self, address: str, now: float) -> list[Effect]: ...
 
-    def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
+    def handle_timeout(self, now: float) -> list[Effect]: ...
 
-    def next_timeout(self) -> float:
-        """When something is due."""
+    def next_timeout(self) -> float: ...
 
     def flush(self, now: float) -> list[Effect]:
         """Let go of what was gathered."""
@@ -64,15 +59,14 @@ class Discovers(Protocol):
 
     @property
     def tower(self) -> bool:
-        """Whether whoever makes others known is there: a tower, or a forwarder."""
+        """True if whoever makes others known is there: a tower, or a forwarder."""
 
     @property
     def told(self) -> TowerFound | TowerLost | ForwarderFound | ForwarderLost | None:
-        """What was last reported of that."""
+        """The last report on that."""
 
     @property
-    def peers(self) -> int:
-        """Number of members known."""
+    def peers(self) -> int: ...
 
     @property
     def met(self) -> list[tuple[str, str]]:
@@ -84,20 +78,17 @@ class Discovers(Protocol):
     def claim(self, identity: str, now: float) -> list[Effect]:
         """Tell everybody that we go on with an identity."""
 
-    def disclaim(self, identity: str) -> list[Effect]:
-        """Take a claim back."""
+    def disclaim(self, identity: str) -> list[Effect]: ...
 
     def newcomer(self, identity: str, now: float) -> bool:
-        """Whether we claim an identity only since now."""
+        """Return True if we claim an identity only since now."""
 
     def goodbye(self) -> list[Effect]:
         """Tell everybody that we leave."""
 
-    def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
+    def handle_timeout(self, now: float) -> list[Effect]: ...
 
-    def next_timeout(self) -> float:
-        """When something is due."""
+    def next_timeout(self) -> float: ...
 
 
 class LogNode:
@@ -128,7 +119,7 @@ class LogNode:
 
     @property
     def paused(self) -> bool:
-        """Whether what members publish is to be left where it is. Ask before each message."""
+        """True if what members publish is to be left where it is. Ask before each message."""
         return self._choked or self.role.paused
 
     def handle_frames(self, frames: Sequence[bytes | memoryview], who: str, now: float) -> Sequence[Effect]:
@@ -167,7 +158,6 @@ class LogNode:
         return () if self._choked or now < self.role.next_timeout() else self.role.handle_timeout(now)
 
     def next_timeout(self) -> float:
-        """When something is due."""
         return min(self.discovery.next_timeout(), math.inf if self._choked else self.role.next_timeout())
 
     def flush(self, now: float) -> Sequence[Effect]:

@@ -47,7 +47,7 @@ class BatchPace:
             self._rate += (records - self._rate * passed_s) / OVER_S
 
     def leaves(self, now: float, pause_s: float = 0.0) -> bool:
-        """Whether what is gathered is not to wait for more, with ``pause_s`` at least between two batches."""
+        """Return True if what is gathered is not to wait for more, with ``pause_s`` at least between two batches."""
         if self._rate * GATHER_S >= MANY:
             pause_s = max(pause_s, GATHER_S)
         return now - self.left_at >= pause_s
@@ -90,11 +90,11 @@ class Resuming:
         return not self._sure
 
     def holds(self, now: float) -> bool:
-        """Whether new records are not to be published yet."""
+        """Return True if new records are not to be published yet."""
         return not self._sure and now < self.until
 
     def beyond(self, next_: int, published: int) -> bool:
-        """Whether a store that holds everything before ``next_`` can have it from another life only."""
+        """Return True if a store that holds everything before ``next_`` can have it from another life only."""
         return next_ > (published if self._sure else self.told)
 
     def answered(self, store: str, listening: int) -> None:

@@ -190,7 +190,7 @@ class LogProducer:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens to the topic."""
+        """True if anybody listens to the topic."""
         return self._subscriptions.wanted(self._raw_topic)
 
     def start(self, now: float) -> list[Effect]:
@@ -270,12 +270,12 @@ class LogProducer:
 
     @property
     def full(self) -> bool:
-        """Whether the batch being gathered is to be flushed before more is added."""
+        """True if the batch being gathered is to be flushed before more is added."""
         return self.room <= 0
 
     @property
     def pending(self) -> bool:
-        """Whether records wait for ``flush``."""
+        """True if records wait for ``flush``."""
         return bool(self.values)
 
     def flush(self, now: float) -> list[Effect]:
@@ -433,11 +433,11 @@ class LogProducer:
         return actions
 
     def next_timeout(self) -> float:
-        """When something is to be sent."""
+        """Return when something is to be sent."""
         return min(self._head_at, self._answering.due)
 
     def invariants(self) -> list[str]:
-        """What is not as it must be in its own state, one sentence each."""
+        """Return each violated invariant as a sentence."""
         if self._min_acks and self._kept_from() > self.stored:
             return [f"{self.topic} is stored before {self.stored}, and kept from {self._kept_from()} on"]
         return []
@@ -490,7 +490,7 @@ class LogProducer:
         return actions
 
     def _all_have_it(self) -> bool:
-        """Whether every store that listens has everything: a consumer that missed it hears of it from them.
+        """Return True if every store that listens has everything: a consumer that missed it hears of it from them.
 
         Originals are no such consumers, and their stores cannot be told apart.
         """
@@ -538,7 +538,6 @@ class LogProducer:
         return self._kept.piece(wanted, limit)
 
     def _clear(self) -> None:
-        """Begin a new batch."""
         self.values = []
         self._positions = None
         self._extras = []

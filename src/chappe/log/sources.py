@@ -85,8 +85,6 @@ class RangeSet:
 
 @dataclass(slots=True)
 class KnownStore:
-    """One store."""
-
     address: str
     endpoint: str
     store_id: str = ""  # which acknowledgements carry
@@ -103,7 +101,7 @@ class KnownStore:
     down_until: float = -math.inf
 
     def has(self, key: Key, offset: int) -> bool:
-        """Whether it listed the offset."""
+        """Return True if it listed the offset."""
         first, next_ = self.heads.get(key, (0, 0))
         return first <= offset < next_
 
@@ -191,7 +189,7 @@ class Sources:
         return [self._end(i) for i, question in list(self.asked.items()) if question.store == address]
 
     def synced(self, filters: Iterable[Filter]) -> bool:
-        """Whether at least one store is known and all known ones have listed their partitions."""
+        """Return True if at least one store is known and all known ones have listed their partitions."""
         return bool(self.stores) and self.listed(filters, -math.inf)
 
     def listed(self, filters: Iterable[Filter], since: float) -> bool:
@@ -203,15 +201,14 @@ class Sources:
         )
 
     def all_listed(self, now: float, but: KnownStore | None = None) -> bool:
-        """Whether all that answered lately have listed what they have; ``but`` is just doing so."""
+        """Return True if all that answered lately have listed what they have; ``but`` is just doing so."""
         return all(each.synced for each in self.usable(now) if each is not but)
 
     def listed_by_any(self, wanted: Filter) -> bool:
-        """Whether any store has listed what it has of a filter."""
+        """Return True if any store has listed what it has of a filter."""
         return any(wanted in each.synced for each in self.stores.values())
 
     def usable(self, now: float) -> list[KnownStore]:
-        """Those that answered lately."""
         return [each for each in self.stores.values() if now >= each.down_until]
 
     def having(self, key: Key, offset: int, now: float) -> list[KnownStore]:
@@ -238,7 +235,7 @@ class Sources:
         return offset if ends or unsure else math.inf
 
     def lists(self, key: Key) -> bool:
-        """Whether any store knows a partition."""
+        """Return True if any store knows a partition."""
         return any(key in each.heads for each in self.stores.values())
 
     def ranges(self, key: Key) -> list[tuple[int, int]]:
@@ -253,7 +250,7 @@ class Sources:
 
     @property
     def busy(self) -> bool:
-        """Whether so many READs are under way that no further one should be made."""
+        """True if so many READs are under way that no further one should be made."""
         return self.reads >= self._reads_max
 
     def read(self, store: KnownStore, key: Key, offset: int, now: float, hole: Hole | None = None) -> Effect:
@@ -338,7 +335,7 @@ class Sources:
         return late
 
     def next_timeout(self) -> float:
-        """When a poll or a deadline is due."""
+        """Return when a poll or a deadline is due."""
         return min(self._polls.next, self._late.next)
 
     def _ask(self, store: KnownStore, request: Request, question: Question) -> Effect:
@@ -389,7 +386,6 @@ class Inquiries:
         self._ask_at = math.inf
 
     def want(self, now: float) -> None:
-        """Schedule the question."""
         self._left = TIMES
         self._ask_at = min(self._ask_at, max(now + FIRST_S, self._asked_at + self._pause_s))
 

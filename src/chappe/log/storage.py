@@ -131,11 +131,9 @@ class LogStorage(Protocol):
     def publish(self, written: object) -> None:
         """Make a finished write readable and advance the heads."""
 
-    def topics(self) -> list[str]:
-        """All topics, sorted."""
+    def topics(self) -> list[str]: ...
 
-    def partition(self, topic: str, partition: str) -> PartitionInfo | None:
-        """One partition, or None."""
+    def partition(self, topic: str, partition: str) -> PartitionInfo | None: ...
 
     def changed(self, topic_prefix: str, since: int, limit: int) -> list[PartitionInfo]:
         """Partitions of matching topics changed after version ``since``, oldest change first."""
@@ -181,11 +179,10 @@ class LogStorage(Protocol):
 
     @property
     def suspicious(self) -> bool:
-        """Whether ``scrubbed`` has something left to look at."""
+        """True if ``scrubbed`` has something left to look at."""
 
     @property
     def scrubbed_us(self) -> int:
         """When everything kept was last read and checked, microseconds since 1970; 0 if it never was."""
 
-    def close(self) -> None:
-        """Release the directory."""
+    def close(self) -> None: ...

@@ -136,12 +136,12 @@ class LogStore:
 
     @property
     def paused(self) -> bool:
-        """Whether so much waits for the disk that nothing more should be received."""
+        """True if so much waits for the disk that nothing more should be received."""
         return self._writer.paused
 
     @property
     def refusing(self) -> bool:
-        """Whether the disk refused the last write."""
+        """True if the disk refused the last write."""
         return self._writer.refused
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
@@ -246,7 +246,6 @@ class LogStore:
     # -- what comes from others -----------------------------------------------------------------------------
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """A member left."""
         self._answering.gone(address)
         if kind_of(address) != CONSUMING and self.subscriptions.original_stores():
             self._inquiries.want(now)
@@ -337,7 +336,6 @@ class LogStore:
         return []
 
     def next_timeout(self) -> float:
-        """When something is due."""
         due = min(self._timers.next, self._answering.due, self._last.due, self.transactions.next_timeout())
         due = min(due, self._inquiries.next_timeout())
         return min(due, self._sources.next_timeout(), self._gaps.next_timeout(), self._clocks.next_timeout())
@@ -362,7 +360,7 @@ class LogStore:
 
     @property
     def met_stores(self) -> bool:
-        """Whether another store was ever heard of."""
+        """True if another store was ever heard of."""
         return self._sources.ever
 
     def load(self) -> Load:
@@ -379,7 +377,7 @@ class LogStore:
         return told if stream is None else f"{self._gaps.story(key, stream.gap, now)}; {told}"
 
     def invariants(self) -> list[str]:
-        """What is not as it must be in its own state, one sentence each."""
+        """Return each violated invariant as a sentence."""
         return self._writer.invariants() + self.transactions.invariants() + self._last.invariants()
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Effect]:

@@ -79,7 +79,6 @@ class Absent:
         self._waiting = [each for each in self._waiting if each != name]
 
     def next_timeout(self) -> float:
-        """When to look again."""
         return min(self._names_by, self._due.next)
 
 

@@ -39,7 +39,7 @@ class Stream:
 
     @property
     def idle(self) -> bool:
-        """Whether the storage knows everything that this stream knows."""
+        """True if the storage knows everything that this stream knows."""
         closed = self.gap.state is GapState.CLOSED
         return closed and not (self.staged or self.records or self.writing)
 
@@ -143,7 +143,7 @@ class StoreWriter:
 
     @property
     def paused(self) -> bool:
-        """Whether so much waits for the disk that nothing more should be received."""
+        """True if so much waits for the disk that nothing more should be received."""
         return self.staged_bytes >= self._limits.staged_bytes_max
 
     def stored(self, key: Key) -> int:
@@ -182,7 +182,7 @@ class StoreWriter:
             self._gaps.want(key, gap)
 
     def unknown(self, key: Key) -> bool:
-        """Whether nothing of a partition was ever received but what is held."""
+        """Return True if nothing of a partition was ever received but what is held."""
         stream = self.streams.get(key)
         received = stream is not None and (stream.staged or stream.records or stream.writing)
         return not received and self._storage.partition(*key) is None
@@ -324,7 +324,7 @@ class StoreWriter:
     # -- for checkers ---------------------------------------------------------------------------------------
 
     def invariants(self) -> list[str]:
-        """What is not as it must be, one sentence each."""
+        """Return each violated invariant as a sentence."""
         found = [each for key, stream in self.streams.items() for each in self._gaps.invariants(key, stream.gap)]
         found += [f"{key} is open, and has no stream" for key in self._gaps.open if key not in self.streams]
         found += [f"{key} has a stream with nothing in it" for key, stream in self.streams.items() if stream.idle]

@@ -28,7 +28,7 @@ class UnreadAnswers:
         self._bytes.pop(client, None)
 
     def may_send(self, client: bytes, size: int) -> bool:
-        """Whether a frame of so many bytes may be sent to it now; then it counts as sent."""
+        """Return True if a frame of so many bytes may be sent to it now; then it counts as sent."""
         if size <= LARGE_BYTES:
             return True
         before = self._bytes.get(client, 0)

@@ -103,7 +103,6 @@ class _Connections:
         self._gathered.setdefault(place, []).append(message)
 
     def send_gathered(self) -> None:
-        """Send what was gathered."""
         gathered, self._gathered = self._gathered, {}
         for place, messages in gathered.items():
             inlet = self._inlets[place]
@@ -180,7 +179,6 @@ class ChainServerPorts(Ports):
             raise
 
     def start(self) -> None:
-        """Begin."""
         self.driver.start(self.core.start(time.monotonic()))
 
     def leave(self) -> None:
@@ -343,8 +341,7 @@ class ChainServerPorts(Ports):
 class ChainUser(Protocol):
     """Whom a client of a chain serves; called with the lock held."""
 
-    def reported(self, event: object) -> None:
-        """What the core reports."""
+    def reported(self, event: object) -> None: ...
 
     def answered(self, place: int, answer: Seen | Excluded | Refused) -> None:
         """What a server answers to administrators, or to what it refuses."""

@@ -26,7 +26,7 @@ class ChainRules:
         self._identities = identities
 
     def server(self, who: str, place: int) -> bool:
-        """Whether somebody is the server that he says he is; if not, that is counted."""
+        """Return True if somebody is the server that he says he is; if not, that is counted."""
         if who == self._identities[place]:
             return self._may(who, ATTACH_MASTER)
         why = f"{who} is not the server at that place, {self._identities[place]} is"

@@ -48,7 +48,7 @@ class StoreLink:
         self.asked_at = 0.0
 
     def idle(self, now: float) -> bool:
-        """Whether nothing is lost by closing it."""
+        """Return True if nothing is lost by closing it."""
         return not self.asked or now - self.asked_at >= BUSY_S
 
 

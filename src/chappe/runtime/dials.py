@@ -14,8 +14,6 @@ from chappe.transports.dialling import Attempt
 
 
 class Dialler(Protocol):
-    """A member that dials."""
-
     def dialled(self, dial: Attempt, sock: socket.socket) -> None:
         """Take a connection that stands."""
 
@@ -32,7 +30,6 @@ class Dials:
         self.under_way: dict[int, Attempt] = {}  # by number
 
     def begin(self, number: int, host: str, port: int) -> None:
-        """Dial; never blocks."""
         dial = Attempt(number, host, port, self._turns.machine)
         self.under_way[number] = dial
         if dial.is_resolved():
@@ -41,7 +38,7 @@ class Dials:
             run_once(LOOK_UPS, self._turns.run, dial.look_up, lambda _: self._resolved(dial))
 
     def due(self) -> float:
-        """When the first address is given up."""
+        """Return when the first address is given up."""
         return min((each.until for each in self.under_way.values() if each.sock is not None), default=math.inf)
 
     def handle_timeout(self, now: float) -> None:

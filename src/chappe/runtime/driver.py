@@ -73,7 +73,6 @@ class SystemClock:
     """The time of day, as cores ask for it."""
 
     def wall_ns(self) -> int:
-        """See ``core.Clock``."""
         return time.time_ns()
 
 
@@ -136,43 +135,33 @@ class Ports:
     # -- effects ---------------------------------------------------------------------------------------
 
     def send(self, effect: Send) -> None:
-        """Carry out a ``Send``."""
         raise NotImplementedError(effect)
 
     def publish(self, effect: Publish) -> None:
-        """Carry out a ``Publish``."""
         raise NotImplementedError(effect)
 
     def subscribe(self, effect: Subscribe) -> None:
-        """Carry out a ``Subscribe``."""
         raise NotImplementedError(effect)
 
     def dial(self, effect: Dial) -> None:
-        """Carry out a ``Dial``."""
         raise NotImplementedError(effect)
 
     def flush(self, effect: Flush) -> None:
-        """Carry out a ``Flush``."""
         raise NotImplementedError(effect)
 
     def close_link(self, effect: Close) -> None:
-        """Carry out a ``Close``."""
         raise NotImplementedError(effect)
 
     def ask(self, effect: Ask) -> None:
-        """Carry out an ``Ask``."""
         raise NotImplementedError(effect)
 
     def reply(self, effect: Reply) -> None:
-        """Carry out a ``Reply``."""
         raise NotImplementedError(effect)
 
     def deliver(self, effect: Deliver) -> None:
-        """Carry out a ``Deliver``."""
         raise NotImplementedError(effect)
 
     def resolve(self, effect: Resolve) -> None:
-        """Carry out a ``Resolve``."""
         raise NotImplementedError(effect)
 
     def report(self, event: object) -> None:
@@ -210,13 +199,13 @@ class Ports:
         raise NotImplementedError(what)
 
     def holds(self, link: Any) -> bool:
-        """Whether nothing is to be read from it now. Call ``Driver.suspect`` when that has changed."""
+        """Return True if nothing is to be read from it now. Call ``Driver.suspect`` when that has changed."""
         return False
 
     # -- time and end ----------------------------------------------------------------------------------
 
     def next_timeout(self) -> float:
-        """When something of the ports' own is due."""
+        """Return when something of the ports' own is due."""
         return math.inf
 
     def handle_timeout(self, now: float) -> None:
@@ -632,7 +621,7 @@ def _do_part(parts: Iterator[None]) -> Iterator[None] | StorageError | None:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether it is the machine that refuses, and not a defect of ours."""
+    """Return True if it is the machine that refuses, and not a defect of ours."""
     if isinstance(error, (OSError, zmq.ZMQError)):
         return error.errno in REFUSALS
     return isinstance(error, StorageError)

@@ -61,7 +61,6 @@ class ChainLink:
             self._hurry()
 
     def close(self) -> None:
-        """Pass nothing more."""
         for lane in (self._up, self._down):
             if lane is not None:
                 lane.close(CLOSE_S)

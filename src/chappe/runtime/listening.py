@@ -23,8 +23,6 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listening(Protocol):
-    """A member that listens."""
-
     def room_for_more(self) -> bool:
         """Return whether a further connection may be accepted."""
 
@@ -47,7 +45,6 @@ class Listeners:
         self.sockets.append(sock)
 
     def go_on(self) -> None:
-        """The pause is over."""
         self.due = math.inf
         for each in self.sockets:
             self._watch(each)

@@ -77,7 +77,6 @@ class LogPorts(Ports):
 
     @property
     def address(self) -> str:
-        """Of the core."""
         return self.core.address
 
     @property
@@ -87,7 +86,6 @@ class LogPorts(Ports):
 
     @property
     def discovery(self) -> Discovers:
-        """Whom it has met."""
         return self.core.discovery
 
     def start(self) -> None:
@@ -115,7 +113,6 @@ class LogPorts(Ports):
         self.publish_frames(encode(effect.message))
 
     def publish_frames(self, frames: list[bytes]) -> None:
-        """As ``publish``."""
         self.driver.suspect(self._subscriptions)
         self._pub.send(frames)
         if self._pub.waits:
@@ -190,7 +187,7 @@ class LogPorts(Ports):
 
     @property
     def choked(self) -> bool:
-        """Whether so much waits for full peers that nothing more should be published."""
+        """True if so much waits for full peers that nothing more should be published."""
         return self._pub.choked
 
     def published(self) -> Callable[[], bool]:
@@ -203,7 +200,7 @@ class LogPorts(Ports):
         return self._pub.changes, self._pub.subscriptions
 
     def next_timeout(self) -> float:
-        """When full peers are tried again."""
+        """Return when full peers are tried again."""
         return self._retry_at
 
     def handle_timeout(self, now: float) -> None:

@@ -48,8 +48,7 @@ M = TypeVar("M", ProducingMember, ConsumingMember)
 class SeatUser(Protocol):
     """A producer or consumer, to its node; all is called with the lock held, and must be quick and not call back."""
 
-    def report(self, event: object) -> None:
-        """Something has happened."""
+    def report(self, event: object) -> None: ...
 
     def deliver(self, messages: Any) -> None:
         """What the part hands to its user: ``Records``, ``ClockRead`` or ``StoredTo``."""
@@ -69,7 +68,7 @@ class SeatPorts(LogPorts, Generic[M]):
         super().__init__(member, where.meeting(), on_report=ignore, full_peer_wait_s=full_peer_wait_s)
 
     def has_room(self, address: str) -> bool:
-        """Whether a part with this address may have a seat; two copies of one identity meet as strangers."""
+        """Return True if a part with this address may have a seat; two copies of one identity meet as strangers."""
         return len(self.taken) < SEATS_MAX and address not in self.taken
 
     def deliver(self, effect: Deliver) -> None:
@@ -303,11 +302,10 @@ class Seat(Generic[M]):
 
     @property
     def choked(self) -> bool:
-        """Whether so much waits for full peers that nothing more should be published."""
+        """True if so much waits for full peers that nothing more should be published."""
         return self.node.choked
 
     def published(self) -> Callable[[], bool]:
-        """See ``LogPorts.published``."""
         return self.node.published()
 
     # -- its end --------------------------------------------------------------------------------------
@@ -398,7 +396,6 @@ class Where:
 
     @property
     def kind(self) -> str:
-        """What members meet at."""
         return "forwarder" if self.forwarders else "tower"
 
     @property

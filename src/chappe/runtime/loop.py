@@ -46,8 +46,7 @@ class LoopMember(Protocol):
     def fileno(self) -> int:
         """The descriptor that tells of all its sockets; -1 while it has none."""
 
-    def halt(self, error: BaseException) -> None:
-        """``look`` has raised this."""
+    def halt(self, error: BaseException) -> None: ...
 
 
 class _LoopPlace:
@@ -68,7 +67,7 @@ class MemberLoop(Protocol):
 
     @property
     def patient(self) -> bool:
-        """Whether ``ask_soon`` wakes nobody at once, so that it may be called again and again."""
+        """True if ``ask_soon`` wakes nobody at once, so that it may be called again and again."""
 
     def ask(self, member: LoopMember) -> None:
         """Have it looked at at once."""
@@ -82,8 +81,7 @@ class MemberLoop(Protocol):
     def remove(self, member: LoopMember) -> bool:
         """Look after it no more, nor watch its descriptor; whether it was the last member."""
 
-    def end(self) -> None:
-        """No member is left."""
+    def end(self) -> None: ...
 
 
 class Loop:
@@ -124,7 +122,6 @@ class Loop:
 
     @property
     def patient(self) -> bool:
-        """See ``Driver.patient``."""
         return self._alarm is not None
 
     def ask(self, member: LoopMember) -> None:
@@ -146,7 +143,6 @@ class Loop:
                     self._alarm.set(SOON_S)
 
     def add(self, member: LoopMember) -> None:
-        """For ``join``."""
         with self._guard:
             self._places[member] = _LoopPlace(member)
         self.ask(member)
@@ -189,7 +185,6 @@ class Loop:
                 self._close()
 
     def _ring(self) -> None:
-        """The alarm is due."""
         assert self._alarm is not None
         self._alarm.clear()
         self._alarmed = False  # before we look: who asks after that sets it again

@@ -89,7 +89,7 @@ class PairLink:
 
 
 def subscription(frames: list[bytes]) -> tuple[bool, bytes]:
-    """Whether a message to a publishing socket subscribes, and to which prefix. Raises ProtocolError."""
+    """Return True if a message to a publishing socket subscribes, and to which prefix. Raises ProtocolError."""
     if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
         raise ProtocolError("a message to a publishing socket")
     return frames[0][:1] == b"\1", frames[0][1:]

@@ -64,7 +64,6 @@ class Followed:
             self._asking.append(self._open(place))
 
     def subscribe(self, effect: Subscribe) -> None:
-        """Subscribe at one server."""
         inlet = self._hearing[effect.to]
         inlet.sock.setsockopt(zmq.SUBSCRIBE if effect.on else zmq.UNSUBSCRIBE, effect.prefix)
         self._driver.suspect(inlet)
@@ -279,7 +278,6 @@ class MapServerPorts(Ports):
         self._peer.dial(effect.link)
 
     def ask(self, effect: Ask) -> None:
-        """Ask the witness."""
         assert self._pair is not None
         self._pair.ask(effect.request)
 
@@ -299,7 +297,6 @@ class MapServerPorts(Ports):
         return self.core.handle_done(job, outcome, now)
 
     def close_files(self) -> None:
-        """Close the backend."""
         if self._backend is not None:
             self._backend.close()
 
@@ -352,11 +349,9 @@ class MapUser(Protocol):
     def resolved(self, effect: Resolve) -> None:
         """A write is done, or has failed."""
 
-    def changed(self, effect: Deliver) -> None:
-        """Keys have changed."""
+    def changed(self, effect: Deliver) -> None: ...
 
-    def reported(self, event: object) -> None:
-        """Something has happened."""
+    def reported(self, event: object) -> None: ...
 
 
 class MapClientPorts(Ports):
@@ -413,11 +408,9 @@ class MapClientPorts(Ports):
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def send(self, effect: Send) -> None:
-        """Ask one server."""
         self._followed.send(effect.to, effect.message)
 
     def subscribe(self, effect: Subscribe) -> None:
-        """Subscribe at one server."""
         self._followed.subscribe(effect)
 
     def dial(self, effect: Dial) -> None:
@@ -452,7 +445,6 @@ class MapClientPorts(Ports):
         return self._followed.retry_at
 
     def handle_timeout(self, now: float) -> None:
-        """Try full queues again."""
         self._followed.retry()
 
     def release(self) -> None:

@@ -45,7 +45,7 @@ class MapRules:
         self._unbound: dict[str, bool] = {}  # who may write, and expect, every key; as many as there are identities
 
     def changed(self) -> bool:
-        """Whether somebody may do something else than before."""
+        """Return True if somebody may do something else than before."""
         if self._changes == self._gate.changes:
             return False
         self._changes = self._gate.changes
@@ -86,7 +86,7 @@ class MapRules:
         return self._why(who, ATTACH_MASTER, b"", subtree=True)
 
     def is_partner(self, who: str) -> bool:
-        """Whether this is the other server."""
+        """Return True if this is the other server."""
         return bool(who) and self.follow(who, peer=True, subtrees=()) is None
 
     def _steps(self, who: str, message: say.Steps) -> list[bytes]:
@@ -119,7 +119,7 @@ class MapRules:
 
 
 def _is_sealed(body: bytes) -> bool:
-    """Whether a value looks sealed, or the key is deleted."""
+    """Return True if a value looks sealed, or the key is deleted."""
     from chappe.sealing.messages import VALUE, decode  # which whoever has keys can import
 
     try:

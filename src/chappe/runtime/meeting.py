@@ -75,14 +75,11 @@ class Meets(Protocol):
     guard: Guard | None
     views: bool
 
-    def hear_member(self, frames: Frames, who: str) -> Sequence[Effect]:
-        """A member published something."""
+    def hear_member(self, frames: Frames, who: str) -> Sequence[Effect]: ...
 
-    def publish_frames(self, frames: list[bytes]) -> None:
-        """Send to whoever subscribed."""
+    def publish_frames(self, frames: list[bytes]) -> None: ...
 
-    def report(self, event: object) -> None:
-        """Tell the application."""
+    def report(self, event: object) -> None: ...
 
 
 class Meeting(Protocol):
@@ -109,8 +106,7 @@ class Meeting(Protocol):
     def subscribe(self, option: int, prefix: bytes) -> None:
         """Ask for messages that begin so, or take that back; ``option`` says which."""
 
-    def beacon(self, frames: Sequence[bytes]) -> None:
-        """Send a beacon."""
+    def beacon(self, frames: Sequence[bytes]) -> None: ...
 
     def connect(self, endpoint: str) -> None:
         """Listen to a member; nothing happens if that is done already."""
@@ -157,7 +153,6 @@ class _MembersHeard:
         self._leaving = Leaving()
 
     def subscribe(self, option: int, prefix: bytes) -> None:
-        """See ``Meeting.subscribe``."""
         if option == zmq.SUBSCRIBE:
             self._wanted[prefix] = None
         else:
@@ -166,7 +161,6 @@ class _MembersHeard:
             each.inlet.sock.setsockopt(option, prefix)
 
     def connect(self, endpoint: str) -> None:
-        """See ``Meeting.connect``."""
         name = "" if self.gate is None else identity_of(endpoint)[1]
         if self._leaving.stay(endpoint) or endpoint in self._connected:
             return
@@ -179,7 +173,6 @@ class _MembersHeard:
         self._node.driver.suspect(heard.inlet)
 
     def disconnect(self, endpoint: str) -> None:
-        """See ``Meeting.disconnect``."""
         if self._socket_of(endpoint) is None:
             return
         oldest = self._leaving.leave(endpoint, time.monotonic())
@@ -215,7 +208,6 @@ class _MembersHeard:
         self._node.driver.suspect(heard.inlet)
 
     def look(self) -> None:
-        """See ``Meeting.look``."""
         for dialled in self._others:
             dialled.look()
         for heard in self._heard.values():
@@ -223,11 +215,9 @@ class _MembersHeard:
             if self.gate is not None:
                 self._node.driver.suspect(heard.inlet)
 
-    def joined(self) -> None:
-        """See ``Meeting.joined``."""
+    def joined(self) -> None: ...
 
     def close(self) -> None:
-        """See ``Meeting.close``."""
         for each in self._others:
             each.close()
         for heard in self._heard.values():
@@ -260,7 +250,6 @@ class AtTowers(_MembersHeard):
         self._host = reachable_host(listen)
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
-        """See ``Meeting.open``."""
         self._node = node
         names = [_name(self.gate, INTRODUCE, tower) for tower in self._towers]
         port = f"{bind(pub, self._listen, gate=self.gate)}{_mark(self.gate)}"
@@ -293,7 +282,6 @@ class AtTowers(_MembersHeard):
         return self._discovery
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
-        """See ``Meeting.open_router``."""
         router = open_socket(zmq.ROUTER, self.gate)
         try:
             return router, f"tcp://{self._host}:{bind(router, self._listen, gate=self.gate)}{_mark(self.gate)}"
@@ -302,12 +290,10 @@ class AtTowers(_MembersHeard):
             raise
 
     def beacon(self, frames: Sequence[bytes]) -> None:
-        """See ``Meeting.beacon``."""
         self._beacon_pub.send_multipart(frames, zmq.NOBLOCK)
         self._node.driver.suspect(self._asks)
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """See ``Meeting.hear``."""
         if link is TOWER_ASKS:
             return self._discovery.handle_subscription(frames[0][1:], frames[0][:1] == b"\1", time.monotonic())
         assert link is TOWER_SAYS
@@ -350,25 +336,21 @@ class _Dialling:
         return self.known
 
     def look(self) -> None:
-        """See ``Meeting.look``."""
         for each in self._dialled:
             each.connection.look()
             self._node.driver.suspect(each.inlet)
 
     def close(self) -> None:
-        """See ``Meeting.close``."""
         for each in self._dialled:
             each.connection.close()
 
     def subscribe(self, option: int, prefix: bytes) -> None:
-        """See ``Meeting.subscribe``."""
         if prefix != INFO:
             for each in self._dialled:
                 each.inlet.sock.setsockopt(option, prefix)
                 self._node.driver.suspect(each.inlet)
 
     def hear(self, link: OfForwarder, frames: Frames) -> Sequence[Effect]:
-        """A forwarder published something."""
         if self._permissions is not None and is_handed_on(bytes(frames[0])):
             self._permissions.hear([bytes(each) for each in frames], time.monotonic())
             return ()
@@ -397,16 +379,13 @@ class AtForwarders:
         self._publishing: Dialled | None = None
 
     def subscribe(self, option: int, prefix: bytes) -> None:
-        """See ``Meeting.subscribe``."""
         self._dialling.subscribe(option, prefix)
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """See ``Meeting.hear``."""
         assert isinstance(link, OfForwarder)
         return self._dialling.hear(link, frames)
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
-        """See ``Meeting.open``."""
         pub.setsockopt(zmq.IMMEDIATE, 1)  # ZeroMQ is to keep nothing for one that is not there
         found = self._dialling.open(node)
         self._publishing = Dialled(pub, self.gate, lambda event: None, STORE)  # who listens there tells
@@ -416,16 +395,13 @@ class AtForwarders:
         return found
 
     def look(self) -> None:
-        """See ``Meeting.look``."""
         self._dialling.look()
         if self._publishing is not None:
             self._publishing.look()
 
-    def joined(self) -> None:
-        """See ``Meeting.joined``."""
+    def joined(self) -> None: ...
 
     def close(self) -> None:
-        """See ``Meeting.close``."""
         self._dialling.close()
         if self._publishing is not None:
             self._publishing.close()
@@ -437,11 +413,9 @@ class AtForwarders:
     def beacon(self, frames: Sequence[bytes]) -> None:
         """There is nobody to send one to."""
 
-    def connect(self, endpoint: str) -> None:
-        """There is nobody else."""
+    def connect(self, endpoint: str) -> None: ...
 
-    def disconnect(self, endpoint: str) -> None:
-        """There is nobody else."""
+    def disconnect(self, endpoint: str) -> None: ...
 
 
 class AsForwarder(_MembersHeard):
@@ -478,7 +452,6 @@ class AsForwarder(_MembersHeard):
         self.address = replace(address, host=reachable_host(address.host))
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
-        """See ``Meeting.open``."""
         self._node = node
         sub = open_socket(zmq.SUB, self.gate)
         if self.gate is None:
@@ -509,7 +482,6 @@ class AsForwarder(_MembersHeard):
         return self._known
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """See ``Meeting.hear``."""
         if isinstance(link, Everybody):
             return self._hear_somebody(frames)
         if isinstance(link, OfForwarder):
@@ -542,7 +514,6 @@ class AsForwarder(_MembersHeard):
         self.originals = TowerAddress(reachable_host(where.host), sub_port, pub_port)
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
-        """See ``Meeting.open_router``."""
         router = open_socket(zmq.ROUTER, self.gate)
         try:
             port = bind(router, self._host, self.address.query_port, self.gate)
@@ -553,19 +524,16 @@ class AsForwarder(_MembersHeard):
         return router, f"tcp://{self.address.host}:{port}{_mark(self.gate)}"
 
     def look(self) -> None:
-        """See ``Meeting.look``."""
         super().look()
         self._peers.look()
         if self._permissions is not None:
             self._permissions.look(time.monotonic())
 
     def joined(self) -> None:
-        """See ``Meeting.joined``."""
         if self._permissions is not None:
             self._permissions.joined(time.monotonic())
 
     def close(self) -> None:
-        """See ``Meeting.close``."""
         super().close()
         self._peers.close()
 
@@ -577,7 +545,6 @@ class AsForwarder(_MembersHeard):
 
 
 def _read(node: Meets, sub: zmq.Socket[bytes], link: Members) -> Inlet:
-    """Read what members publish."""
     return node.driver.watch(Inlet(sub, link, taking(sub, views=node.views), gathers=True))
 
 

@@ -57,11 +57,9 @@ class EndpointUsers(Protocol):
     def deliver(self, number: int, found: list[Any]) -> None:
         """Messages have come for a subscriber, or changes for those who watch a data store."""
 
-    def resolve(self, ticket: int, outcome: object) -> None:
-        """A call is over."""
+    def resolve(self, ticket: int, outcome: object) -> None: ...
 
-    def report(self, event: object) -> None:
-        """Something happened."""
+    def report(self, event: object) -> None: ...
 
 
 class ChainProposer(Protocol):
@@ -159,7 +157,6 @@ class MeshPorts(Ports):
                 self.turns.tell()
 
     def look_again_at(self, due: float) -> None:
-        """See ``LinkWriter``."""
         self.turns.look_again_at(due)
 
     def send_soon(self, flushes: Sequence[Flush], now: float) -> None:
@@ -488,11 +485,9 @@ class MeshPorts(Ports):
     # -- links come and go ----------------------------------------------------------------------------
 
     def room_for_more(self) -> bool:
-        """See ``Listening``."""
         return len(self._young) < HANDSHAKES_MAX or self._make_room(time.monotonic())
 
     def accepted(self, sock: socket.socket, address: Any) -> None:
-        """See ``Listening``."""
         self._last_conn += 1
         link = self._add(sock, self._last_conn, None)
         if link is not None:
@@ -501,7 +496,6 @@ class MeshPorts(Ports):
             self._begin(link, (address[0], address[1]))
 
     def dialled(self, dial: Attempt, sock: socket.socket) -> None:
-        """See ``Dialling``."""
         link = self._add(sock, dial.number, dial.host)
         if link is None:
             dial.reason = "the connection broke"
@@ -511,7 +505,6 @@ class MeshPorts(Ports):
             self._begin(link, (dial.host, dial.port))
 
     def not_dialled(self, dial: Attempt) -> None:
-        """See ``Dialling``."""
         logger.debug("no connection to %s, port %s: %s", dial.host, dial.port, dial.reason)
         self.driver.perform(self.member.handle_gone(dial.number, dial.reason, time.monotonic()))
 

@@ -103,7 +103,6 @@ class StorePorts(LogPorts):
         self._scrubbing = _Scrubbing(self)
 
     def start(self) -> None:
-        """Begin."""
         keep_freed()
         super().start()
         with self.driver.lock:

@@ -64,7 +64,6 @@ class TowerPorts(Ports):
         self.address = TowerAddress(host, sub_port, pub_port)
 
     def nodes(self) -> int:
-        """Members heard lately."""
         with self.driver.lock:
             return self.core.nodes(time.monotonic())
 
@@ -105,11 +104,10 @@ class TowerPorts(Ports):
         self.driver.suspect(self._listeners)
 
     def next_timeout(self) -> float:
-        """When permissions are to be handed on."""
+        """Return when permissions are to be handed on."""
         return self._look_at
 
     def handle_timeout(self, now: float) -> None:
-        """Hand on permissions."""
         if self._permissions is not None and now >= self._look_at:
             self._look_at = now + LOOK_S
             self._permissions.look(now)

@@ -121,7 +121,6 @@ class Turns:
         self._drove_at = -math.inf
 
     def start(self) -> None:
-        """Begin to be driven."""
         self._loop = loop.join(self, self.machine)
 
     def stop(self) -> None:
@@ -160,7 +159,6 @@ class Turns:
         self._open_selector().modify(file, mask, data)
 
     def unregister(self, file: Any) -> None:
-        """Take back ``register``."""
         self._open_selector().unregister(file)
 
     def fileno(self) -> int:
@@ -363,7 +361,7 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Whether what the thread that leads waits for has come; the lock is held."""
+        """True if what the thread that leads waits for has come; the lock is held."""
         return self._leading is not None and self._leading()
 
     def check_caller(self) -> None:

@@ -68,7 +68,7 @@ class WitnessPorts(Ports):
         return self.core.handle_request(raw[0], raw[1], 0.0)
 
     def _may_claim(self, gate: Gate, who: str, claim: bytes) -> bool:
-        """Whether somebody may serve the pair that he claims for; if not, that is counted."""
+        """Return True if somebody may serve the pair that he claims for; if not, that is counted."""
         _, pair = decode_claim(claim)
         refusal = gate.forbids(who, ATTACH_MASTER, pair.decode("utf-8", "replace"), subtree=not pair)
         if refusal is not None:
@@ -76,7 +76,6 @@ class WitnessPorts(Ports):
         return refusal is None
 
     def reply(self, effect: Reply) -> None:
-        """Answer a claim."""
         assert self._router is not None
         self._router.send_multipart([effect.to, effect.message], _NOBLOCK)
         self.driver.suspect(self._claims)
@@ -105,7 +104,6 @@ def _text(held: Grant) -> str:
 
 
 def _records(loaded: Loaded) -> dict[bytes, Grant]:
-    """Raises StorageFormat."""
     found: dict[bytes, Grant] = {}
     for pair, text, _ in loaded.entries:
         if isinstance(pair, str):  # bytes that are text come back as text

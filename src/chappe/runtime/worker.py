@@ -180,7 +180,7 @@ class Lane:
 
     @property
     def pending(self) -> bool:
-        """Whether it has a job."""
+        """True if it has a job."""
         return bool(self._jobs)
 
     def try_next(self) -> None:

@@ -136,7 +136,7 @@ def named(text: str) -> tuple[str, str]:
 
 
 def is_dialled(host: str) -> bool:
-    """Whether ZeroMQ can connect to a host of this name or address; one that only listens may also be ``*``."""
+    """Return True if ZeroMQ can connect to a host of this name or address; one that only listens may also be ``*``."""
     return _DIALLED.fullmatch(host) is not None
 
 

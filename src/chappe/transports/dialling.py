@@ -30,7 +30,7 @@ class Attempt:
         self._targets: list[Target] = []
 
     def is_resolved(self) -> bool:
-        """Whether the host is an address, so that no name is to be looked up."""
+        """Return True if the host is an address, so that no name is to be looked up."""
         try:
             address = ip_address(self.host)
         except ValueError:

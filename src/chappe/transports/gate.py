@@ -124,7 +124,7 @@ class Gate:
         raise NotPermitted(f"{LogRefusal(name, verb, topic, why, prefix)}, and it is the only way; {self._remedy}")
 
     def anybody(self, verb: str, topic: str) -> bool:
-        """Whether there is an identity that may do this with a topic."""
+        """Return True if there is an identity that may do this with a topic."""
         decisions = self._decisions
         return any(decisions.may(each, (verb,), topic) for each in decisions.permissions.identities)
 
@@ -155,7 +155,7 @@ class Gate:
             self.groups.offer(group, raw)
 
     def knows(self, name: str) -> bool:
-        """Whether the permissions name an identity, whatever it may."""
+        """Return True if the permissions name an identity, whatever it may."""
         return name in self._watched.permissions.identities
 
     @property
@@ -195,7 +195,6 @@ class Gate:
         sock.setsockopt(zmq.ZAP_DOMAIN, PLAIN)
 
     def listens(self, sock: zmq.Socket[bytes], port: int) -> None:
-        """The socket is bound."""
         events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         made = _BoundSocket(sock, port, monitor_of(sock, events))
         with self._lock:

@@ -15,8 +15,6 @@ LONGEST_S: Final = 0.001  # ... or as many as there are so long after the first
 
 
 class LinkWriter(Protocol):
-    """What writes to sockets."""
-
     def flush(self, effect: Flush) -> None:
         """Write to one of them."""
 
@@ -89,6 +87,5 @@ class WriteGatherer:
         self._held = True
 
     def let_go(self) -> None:
-        """Write now."""
         self._held = False
         self.at_once()

@@ -119,7 +119,6 @@ class ServerSockets:
             raise
 
     def close(self) -> None:
-        """Close all."""
         for each in (self.router, self.publisher, self.collector):
             each.close()
 

@@ -234,6 +234,5 @@ class StoreClient:
         return answer, batches
 
     def close(self) -> None:
-        """Close the connection."""
         self._dialled.close()
         self._socket.close()

@@ -156,7 +156,7 @@ class TcpLink:
         self.unfinished += len(data)
 
     def too_late_at(self) -> float:
-        """When the unfinished frame has taken too long."""
+        """Return when the unfinished frame has taken too long."""
         return math.inf if self.begun_at is None else self.begun_at + FRAME_S + self._need / FRAME_BYTES_S
 
     def _ended(self, how: str) -> LinkLost:
@@ -327,7 +327,6 @@ class Unfinished:
             link.begun_at = now
 
     def forget(self, link: TcpLink) -> None:
-        """A link is gone."""
         self._count(link, 0)
 
     def begin_again(self, link: TcpLink, now: float) -> None:
@@ -342,7 +341,7 @@ class Unfinished:
         return min(self.links.values(), key=lambda link: _speed(link, now))
 
     def due(self) -> float:
-        """When the first one is too late."""
+        """Return when the first one is too late."""
         return min([link.too_late_at() for link in self.links.values() if link.reading], default=math.inf)
 
     def too_late(self, now: float) -> list[TcpLink]:

@@ -165,12 +165,12 @@ class PublishingSocket:
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for a full peer: ``retry`` is to be called soon."""
+        """True if something waits for a full peer: ``retry`` is to be called soon."""
         return bool(self._waiting)
 
     @property
     def choked(self) -> bool:
-        """Whether so much waits that nothing more should be published."""
+        """True if so much waits that nothing more should be published."""
         return self.waiting_bytes >= BACKLOG_BYTES_MAX
 
     def send(self, frames: list[bytes]) -> None:
@@ -309,7 +309,7 @@ class Connection:
     honoured: dict[bytes, list[bytes]] = field(default_factory=dict)
 
     def spared(self, prefix: bytes) -> bool:
-        """Whether it is sent batches of what it wants single records of, too."""
+        """Return True if it is sent batches of what it wants single records of, too."""
         return prefix[:1] == b"M" and b"R" + prefix[1:] in self.prefixes
 
 
@@ -358,7 +358,6 @@ class Greedy:
         return connection
 
     def subscriptions(self) -> dict[str, list[bytes]]:
-        """See ``PublishingSocket.subscriptions``."""
         self._forget_ended()
         return {_shown(each.ends): sorted(each.prefixes) for each in self._connections.values()}
 

@@ -97,8 +97,6 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Remove sinks."""
-
     sinks: tuple[str, ...]
 
 
@@ -157,8 +155,7 @@ class SinkJob:
 class StagedStorage(Protocol):
     """See the module's text. Every method raises StorageError, StorageFull where there is no room."""
 
-    def kept(self) -> KeptSinks:
-        """Everything there is."""
+    def kept(self) -> KeptSinks: ...
 
     def carry_out(self, job: Step) -> None:
         """Do a job that is one step."""
@@ -181,8 +178,7 @@ class StagedStorage(Protocol):
     def complete(self, intent: Intent) -> None:
         """Note durably that the batch is committed; the intent is no longer pending."""
 
-    def close(self) -> None:
-        """Release everything."""
+    def close(self) -> None: ...
 
 
 def check_pieces(commit: CommitBatch, attempt: tuple[int, int, int, int], counts: Sequence[int] | None) -> None:
@@ -291,7 +287,7 @@ class MemoryStaged:
         """Nothing: the object is the disk."""
 
     def crash(self, survivors: Mapping[StagedAttempt, int]) -> None:
-        """As after a power cut: of each attempt so many pieces are left, but all that were made durable."""
+        """Simulate a power cut: of each attempt so many pieces are left, but all that were made durable."""
         for key, rows in list(self.rows.items()):
             del rows.pieces[max(rows.synced, survivors.get(key, 0)) :]
             if not rows.pieces:

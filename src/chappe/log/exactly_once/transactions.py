@@ -159,7 +159,7 @@ class Transactions:
 
     @property
     def paused(self) -> bool:
-        """Whether so much waits for the disk that no further request should be taken."""
+        """True if so much waits for the disk that no further request should be taken."""
         return self._bytes >= self._limits.staged_bytes_max
 
     def handle_request(
@@ -218,11 +218,10 @@ class Transactions:
         return actions
 
     def next_timeout(self) -> float:
-        """When something is due."""
         return self._timers.next
 
     def invariants(self) -> list[str]:
-        """What is not as it must be in its own state, one sentence each."""
+        """Return each violated invariant as a sentence."""
         waiting = sum(_size(each.job) for each in self._jobs.values() if each.asked)
         return [] if self._bytes == waiting else [f"{self._bytes} bytes of requests are counted, {waiting} wait"]
 
@@ -271,7 +270,7 @@ class Transactions:
         return self._discard(sink, [each for each in sink.staged if each.run != run])
 
     def _moves(self, sink: _SinkAtHome, request: SinkRequest) -> bool:
-        """Whether another store is the home now, and the disk does not know it: nobody is sent there before."""
+        """Return True if another store is the home now, and the disk does not know it: nobody is sent there before."""
         if isinstance(request, AttachSink) and request.home != self._store_id:
             return False  # answered when it is on disk
         return sink.state.home not in (self._store_id, sink.saved_home)

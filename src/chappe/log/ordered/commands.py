@@ -193,7 +193,6 @@ def encode(message: Command | Query | Answer) -> bytes:
 
 
 def decode_command(raw: bytes) -> Command:
-    """A command. Raises ProtocolError."""
     try:
         return _COMMAND.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -201,7 +200,6 @@ def decode_command(raw: bytes) -> Command:
 
 
 def decode_query(raw: bytes) -> Query:
-    """A query. Raises ProtocolError."""
     try:
         return _QUERY.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -209,7 +207,6 @@ def decode_query(raw: bytes) -> Query:
 
 
 def decode_answer(raw: bytes) -> Answer:
-    """An answer. Raises ProtocolError."""
     try:
         return _ANSWER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -57,7 +57,6 @@ class Gathering:
 
     @property
     def empty(self) -> bool:
-        """Whether everything was confirmed."""
         return not self.bytes
 
     def partition_of(self, key: bytes | None, partition: int | None) -> int:

@@ -92,7 +92,6 @@ class Homes:
         self.bytes = 0  # staged
 
     def snapshot(self) -> Snapshot:
-        """All of it."""
         sinks = [(name, sink, list(self._staged.get(name, {}).items())) for name, sink in self._sinks.items()]
         return Snapshot(sinks, list(self._origins.items()))
 
@@ -190,7 +189,6 @@ class Homes:
         return Committed(False)
 
     def drop(self, command: DropRows, now_us: int) -> Answer:
-        """Forget an attempt."""
         sink = self._current(command, now_us)
         if isinstance(sink, Fences):
             return sink
@@ -251,7 +249,7 @@ class Homes:
             del self._sinks[name]
 
     def _room(self, name: str, size: int, now_us: int) -> bool:
-        """Whether there is room, or others that were silent for a while could be made to give some."""
+        """Return True if there is room, or others that were silent for a while could be made to give some."""
         if self.bytes + size <= self._bytes_max:
             return True
         silent = now_us - int(ROOM_FORGET_S * 1_000_000)

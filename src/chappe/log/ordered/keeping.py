@@ -97,7 +97,6 @@ class Keeping:
     # -- as the machine's keeper, and for the chain -------------------------------------------------------------
 
     def place(self, placed: Placed) -> None:
-        """See ``Keeper``."""
         self._number += 1
         self._came += _size(placed.batch)
         if self._begins_to_live:
@@ -106,7 +105,6 @@ class Keeping:
             self._fresh.append(placed)
 
     def begin(self, ends: Sequence[PartitionEnd]) -> None:
-        """See ``Keeper``."""
         self.hand_over(shown=False)
         self._begun += 1  # first: the other half may take it at once
         self._queue.append(_Begin(tuple(ends)))
@@ -122,7 +120,6 @@ class Keeping:
         return bool(self._queue)
 
     def mark(self) -> int:
-        """See ``Elsewhere``."""
         return self._number
 
     @property
@@ -132,24 +129,22 @@ class Keeping:
 
     @property
     def full(self) -> bool:
-        """See ``Elsewhere``."""
         return self.held_bytes > self._bytes_max
 
     @property
     def complete(self) -> bool:
-        """See ``Elsewhere``."""
         return self._begun == self._begins and not self._goals
 
     # -- for the store ------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to do when the time comes."""
+        """True if there is something to do when the time comes."""
         return bool(self._order or self._goals)
 
     @property
     def news(self) -> bool:
-        """Whether there is something to do at once."""
+        """True if there is something to do at once."""
         return bool(self._queue)
 
     def go_on(self, store: LogStore, now: float) -> list[Effect]:
@@ -255,16 +250,13 @@ class OrderedRole:
         self._asking: deque[_HeadsQuestion] = deque()
 
     def start(self, now: float) -> list[Effect]:
-        """See ``LogStore.start``."""
         return self._store.start(now)
 
     @property
     def paused(self) -> bool:
-        """See ``LogStore.paused``."""
         return self._store.paused
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """See ``LogStore.handle_subscription``."""
         return self._store.handle_subscription(prefix, on, now)
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
@@ -276,7 +268,6 @@ class OrderedRole:
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
-        """See ``LogStore.handle_answer``."""
         return self._store.handle_answer(request_id, answer, batches, now)
 
     def handle_request(
@@ -290,7 +281,6 @@ class OrderedRole:
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """See ``LogStore.handle_gone``."""
         return self._store.handle_gone(address, now)
 
     def handle_done(self, job: StoreJob, outcome: StoreOutcome, now: float) -> list[Effect]:
@@ -317,7 +307,6 @@ class OrderedRole:
         return []
 
     def next_timeout(self) -> float:
-        """When something is due."""
         if self._keeping.news:
             return -math.inf
         due = self._look_at if self._keeping.busy or self._asking else math.inf

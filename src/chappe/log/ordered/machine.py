@@ -49,7 +49,7 @@ MADE_OF_A_NAME: Final = 5  # the version of a UUID that is not random
 
 
 def is_ordered(partition: str) -> bool:
-    """Whether a partition's name says that a chain writes it: those of producers are random."""
+    """Return True if a partition's name says that a chain writes it: those of producers are random."""
     return len(partition) == 32 and partition[12] == str(MADE_OF_A_NAME)
 
 
@@ -79,21 +79,19 @@ class Keeper(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether much is not on disk yet."""
+        """True if much is not on disk yet."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether all is there that the restored state means."""
+        """True if all is there that the restored state means."""
         ...
 
     def mark(self) -> int:
         """The mark of what was placed last."""
         ...
 
-    def place(self, placed: Placed) -> None:
-        """Keep a batch."""
-        ...
+    def place(self, placed: Placed) -> None: ...
 
     def begin(self, ends: Sequence[PartitionEnd]) -> None:
         """The state is a restored one, which means these records: have them from wherever they are."""
@@ -130,7 +128,6 @@ class OrderedLog:
         return encode(self._apply(command))
 
     def read(self, query: bytes) -> bytes:
-        """Answer a ``Describe``."""
         try:
             wanted = decode_query(query)
         except ProtocolError as error:
@@ -157,21 +154,17 @@ class OrderedLog:
 
     @property
     def settled(self) -> int:
-        """Of the keeper."""
         return self._keeper.settled
 
     @property
     def full(self) -> bool:
-        """Of the keeper."""
         return self._keeper.full
 
     @property
     def complete(self) -> bool:
-        """Of the keeper."""
         return self._keeper.complete
 
     def mark(self) -> int:
-        """Of the keeper."""
         return self._keeper.mark()
 
     # -- parts ------------------------------------------------------------------------------------------------

@@ -173,17 +173,16 @@ class Agreement:
 
     @property
     def value(self) -> bytes:
-        """What was decided."""
         return self.memory.value
 
     @property
     def may_vote(self) -> bool:
-        """Whether its votes on the next number count."""
+        """True if its votes on the next number count."""
         return not self.memory.number or self._disks[self.place] == self.memory.disk
 
     @property
     def untouched(self) -> bool:
-        """Whether it has not voted on the next number: when a majority says so, nothing newer was decided before."""
+        """True if it has not voted on the next number: when a majority says so, nothing newer was decided before."""
         return self.memory.accepted == NO_BALLOT
 
     @property
@@ -193,11 +192,11 @@ class Agreement:
 
     @property
     def proposing(self) -> bool:
-        """Whether a proposal of its own is under way."""
+        """True if a proposal of its own is under way."""
         return bool(self._wish)
 
     def counts(self, place: int, disk: int) -> bool:
-        """Whether the vote of a server with that disk counts for the next number."""
+        """Return True if the vote of a server with that disk counts for the next number."""
         return bool(self._disks) and self._disks[place] == disk
 
     @property
@@ -206,11 +205,10 @@ class Agreement:
         return self._servers // 2 + 1 if self.memory.number else self._servers
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         return self._at
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        """Return each violated invariant as a sentence."""
         found = []
         if self.memory.accepted > self.memory.promised:
             found.append(f"voted in {self.memory.accepted}, promised {self.memory.promised}")
@@ -447,7 +445,6 @@ class WithoutAgreement(Agreement):
 
     @property
     def majority(self) -> int:
-        """One server decides."""
         return 1
 
     def propose(self, value: bytes, now: float, *, above: int = 0) -> list[Effect]:

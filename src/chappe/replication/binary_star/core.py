@@ -162,7 +162,7 @@ class BinaryStar:
 
     @property
     def serving(self) -> bool:
-        """Whether clients are to be served just now: what they ask otherwise is dropped, without an answer."""
+        """True if clients are to be served just now: what they ask otherwise is dropped, without an answer."""
         return self.state == ACTIVE and self._doubt_until == -math.inf
 
     @property
@@ -192,11 +192,10 @@ class BinaryStar:
         return "unknown" if self._peer is None and not self._original else "silent"
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         return min(self._beat_at, self._silent_at) if self._linked else self._beat_at
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        """Return each violated invariant as a sentence."""
         found = []
         if (self.state == ACTIVE) != (self.term > 0):
             found.append(f"{NAMES[self.state]} in term {self.term}")
@@ -222,7 +221,6 @@ class BinaryStar:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin to live."""
         return self.handle_timeout(now)
 
     def handle_message(self, frame: bytes, now: float) -> list[Effect]:
@@ -258,7 +256,7 @@ class BinaryStar:
         return self._answer(now, effects)
 
     def _may_be(self, now: float) -> bool:
-        """Whether somebody was active in a term that only a client knows.
+        """Return True if somebody was active in a term that only a client knows.
 
         While both servers hear each other, they have told each other of all of theirs; but those that keep nothing may
         have forgotten them, both at once.
@@ -506,12 +504,11 @@ class BinaryStar:
             self._refuse("the partner confirmed writes without this server, or may have", effects)
 
     def _may_begin(self) -> bool:
-        """Whether it is a primary that just began, of which nothing says that the partner has more."""
+        """Return True if it is a primary that just began, of which nothing says that the partner has more."""
         less = self._peer is not None and self._peer.record > self.record
         return self.state == PRIMARY and self.record.rank != COPY and not self._promised and not less
 
     def _next_term(self) -> int:
-        """The next of ours."""
         term = max(self.seen, self._promised, self._fence) + 1
         return term if term % 2 == self.role % 2 else term + 1
 

@@ -190,7 +190,6 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def decode_answer(frame: bytes) -> Answer:
-    """An answer; raises ProtocolError."""
     if frame[:1] != ANSWER or len(frame) != _ANSWER.size:
         raise ProtocolError(f"{len(frame)} bytes that are no answer of a witness")
     _, version, granted, life, count, term = _ANSWER.unpack(frame)

@@ -70,11 +70,9 @@ class WitnessCore:
         return math.inf
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Nothing is ever due."""
         return []
 
     def flush(self, now: float) -> list[Effect]:
-        """Nothing is gathered."""
         return []
 
     def handle_request(self, client: bytes, frame: bytes, now: float) -> list[Effect]:

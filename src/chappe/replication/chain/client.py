@@ -85,7 +85,6 @@ class ChainClient:
         self._reads: dict[int, tuple[int | None, bytes]] = {}
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         return self._at if self._steps or self._unsent or self._reads else math.inf
 
     def do(self, command: bytes, now: float) -> int:
@@ -115,7 +114,6 @@ class ChainClient:
         self._unsent, self._reads = {}, {}
 
     def handle_message(self, server: int, message: Answer, now: float) -> list[Effect]:
-        """A server has answered."""
         match message:
             case Chain():
                 return self._hear(message, now)

@@ -22,7 +22,7 @@ STEP_S: Final = 0.002  # between two pieces of a state, for other work
 
 
 class CompactionServer(Protocol):
-    """What is asked of the server that this is a part of."""
+    """The server that contains this part."""
 
     place: int
     number: int
@@ -39,12 +39,12 @@ class CompactionServer(Protocol):
 
     @property
     def gives(self) -> bool:
-        """Whether somebody gets from here what it needs to join."""
+        """True if somebody gets from here what it needs to join."""
         ...
 
     @property
     def saves(self) -> bool:
-        """Whether a state is to be saved, or is being saved."""
+        """True if a state is to be saved, or is being saved."""
         ...
 
     def replace_log(self, state: ChainState) -> None:
@@ -94,7 +94,6 @@ class Compaction:
         return most if made is None else max(most, made.log_bytes + made.making.size)
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         return math.inf if self._making is None else self._making.step_at
 
     def handle_timeout(self, now: float) -> None:

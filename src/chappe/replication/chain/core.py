@@ -175,7 +175,6 @@ class ChainServerCore:
 
     @property
     def majority(self) -> int:
-        """So many servers decide."""
         return 1 if self.fixed else len(self.names) // 2 + 1
 
     @property
@@ -185,12 +184,12 @@ class ChainServerCore:
 
     @property
     def gives(self) -> bool:
-        """Whether somebody gets from here what it needs to join."""
+        """True if somebody gets from here what it needs to join."""
         return self.joining.gives
 
     @property
     def saves(self) -> bool:
-        """Whether a state is to be saved, or is being saved."""
+        """True if a state is to be saved, or is being saved."""
         return self.storing.saves
 
     @property
@@ -199,7 +198,6 @@ class ChainServerCore:
         return self.storing.synced
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
         due = min(self._beat_at, self.agreement.next_timeout(), self.compaction.next_timeout())
         return min(due, self._ack_at) if self._owes_ack else due
 
@@ -213,7 +211,7 @@ class ChainServerCore:
         )
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        """Return each violated invariant as a sentence."""
         found = self.agreement.invariants()
         if not self.log.base <= self.committed <= self.log.end:
             found.append(f"committed {self.committed}, the log has {self.log.base} to {self.log.end}")
@@ -239,7 +237,6 @@ class ChainServerCore:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin to live."""
         return self.agree(self.agreement.start(), now) + self.handle_timeout(now)
 
     def handle_message(self, sender: int, message: Between, now: float) -> list[Effect]:
@@ -278,7 +275,6 @@ class ChainServerCore:
         return self.head
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due."""
         self._look(now)
         self.compaction.handle_timeout(now)
         actions = self.agree(self.agreement.handle_timeout(now), now)
@@ -451,7 +447,7 @@ class ChainServerCore:
                 self.apply(message.committed)
 
     def _repeat(self, now: float) -> None:
-        """What may have been lost is said again."""
+        """Repeat messages that may have been lost."""
         self._acked = None
         for target in (self.next, self.joining.joiner):
             if target is not None:

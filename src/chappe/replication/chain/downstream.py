@@ -209,7 +209,7 @@ class Downstream:
                 self._bytes += size
 
     def repeat(self, now: float) -> None:
-        """What may have been lost is said again."""
+        """Repeat messages that may have been lost."""
         if self.known:
             self._told = (-1, -1)
             if self.sent > self.acked and now - self.moved_at >= self.limits.again_s:

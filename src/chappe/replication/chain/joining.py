@@ -28,7 +28,7 @@ TOO_LARGE_S: Final = 60.0  # who cannot take a state asks so much later whether 
 
 
 class JoiningServer(Protocol):
-    """What is asked of the server that this is a part of."""
+    """The server that contains this part."""
 
     life: int
     number: int
@@ -62,8 +62,6 @@ class JoiningServer(Protocol):
 
 
 class Joining:
-    """See the module."""
-
     def __init__(self, server: JoiningServer, limits: ChainLimits) -> None:
         self._server = server
         self._limits = limits
@@ -82,7 +80,7 @@ class Joining:
 
     @property
     def anew(self) -> bool:
-        """Whether this server has to get the whole state before anything else.
+        """True if this server has to get the whole state before anything else.
 
         Where servers agree, what is committed is the same everywhere, and a joiner gets what follows it. In a fixed
         chain that was cut in two it is not.
@@ -93,7 +91,7 @@ class Joining:
 
     @property
     def gives(self) -> bool:
-        """Whether somebody gets from here what it needs to join."""
+        """True if somebody gets from here what it needs to join."""
         joiner = self.joiner
         return joiner is not None and (joiner.known or joiner.giver is not None or joiner.waits)
 
@@ -163,7 +161,7 @@ class Joining:
 
     @property
     def full(self) -> bool:
-        """Whether this server joins and can take nothing for now, as what it has does not get onto its disk."""
+        """True if this server joins and can take nothing for now, as what it has does not get onto its disk."""
         external = self._server.external
         return external is not None and external.full and not self._server.member
 

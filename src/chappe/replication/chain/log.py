@@ -27,7 +27,6 @@ class EntryLog:
 
     @property
     def end(self) -> int:
-        """The last entry."""
         return self.base + len(self._entries)
 
     def term(self, index: int) -> int:
@@ -79,7 +78,6 @@ class EntryLog:
         return None
 
     def append(self, entry: Entry) -> None:
-        """One more."""
         self._entries.append(entry)
         self.bytes += _size(entry)
 
@@ -114,7 +112,6 @@ class ChainState:
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
         return sum(map(len, self.chunks))
 
 

@@ -68,12 +68,11 @@ class Proposal:
 
     @property
     def doubtful(self) -> bool:
-        """Whether others may soon say something else: not all notice at once that somebody is silent."""
+        """True if others may soon say something else: not all notice at once that somebody is silent."""
         return any(why is APART for _, why in self.leaving)
 
 
 def wanted(known: ChainView) -> Proposal:
-    """See the module."""
     if not known.number:
         return _founded(known)
     configuration, beats = known.configuration, known.beats
@@ -114,7 +113,7 @@ def wanted(known: ChainView) -> Proposal:
 
 
 def builds_on(number: int, configuration: Configuration, decision: int, following: Configuration) -> bool:
-    """Whether a decision of a fixed chain builds on the log of a server that is in a configuration.
+    """Return True if a decision of a fixed chain builds on the log of a server that is in a configuration.
 
     It does if the server's configuration is one of those before it. It does, too, if the server that decided it is a
     member of that configuration: it has never entered it, so nothing was committed there.
@@ -126,7 +125,7 @@ def builds_on(number: int, configuration: Configuration, decision: int, followin
 
 
 def outbids(place: int, number: int, configuration: Configuration, decision: int, following: Configuration) -> bool:
-    """Whether a newer decision of a fixed chain gives way to the configuration of the server at ``place``.
+    """Return True if a newer decision of a fixed chain gives way to the configuration of the server at ``place``.
 
     The decision has this server as a member, which is in another one: so nothing was committed in it, and something
     may have been in that other one.

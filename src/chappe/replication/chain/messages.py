@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def own(self) -> bool:
-        """Whether the head gave the command itself, and no client."""
+        """True if the head gave the command itself, and no client."""
         return not self.session and self.seq > 0
 
     @property
@@ -203,8 +203,6 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
-    """A session is open."""
-
     nonce: Nonce
     session: Word
 

@@ -36,7 +36,6 @@ class Origins:
         self._of[session] = origin
 
     def remove(self, session: int) -> None:
-        """Remove a session."""
         origin = self._of.pop(session)
         self._unused.remove(session, origin)
         self._used.remove(session, origin)

@@ -23,7 +23,7 @@ STAGGER_BEATS: Final = 3  # servers propose one after the other
 
 
 class ProposingServer(Protocol):
-    """What is asked of the server that this is a part of."""
+    """The server that contains this part."""
 
     place: int
     names: tuple[str, ...]

@@ -415,7 +415,7 @@ class ExternalState(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether all is there that the state means from which it was restored. Who joins is let in only then."""
+        """True if all is there that the state means from which it was restored. Who joins is let in only then."""
         ...
 
     def mark(self) -> int:

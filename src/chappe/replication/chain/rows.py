@@ -38,7 +38,6 @@ class Rows(Generic[Key]):
         return self._parts[_part(key)].get(key)
 
     def put(self, key: Key, value: bytes) -> None:
-        """Set a value."""
         rows = self._owned(_part(key))
         self._count += key not in rows
         rows[key] = value
@@ -53,7 +52,6 @@ class Rows(Generic[Key]):
         return True
 
     def clear(self) -> None:
-        """Remove all keys."""
         self.replace([{} for _ in range(PARTS)])
 
     def values(self) -> Iterator[bytes]:
@@ -75,7 +73,6 @@ class Rows(Generic[Key]):
         return RowsTaken(self, self._kind)
 
     def replace(self, parts: list[dict[Key, bytes]]) -> None:
-        """Replace all rows."""
         self._parts = parts
         self._own = bytearray(b"\1" * PARTS)
         self._count = sum(map(len, parts))
@@ -121,7 +118,6 @@ class RowsTaken(Generic[Key]):
             raise ProtocolError(f"a piece of the rows of a state does not decode: {error}") from None
 
     def finish(self) -> None:
-        """Replace the rows."""
         self._rows.replace(self._parts)
 
 

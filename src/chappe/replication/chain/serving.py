@@ -98,7 +98,7 @@ class ReadingRounds:
 
     @property
     def stuck(self) -> bool:
-        """Whether the tail's answer was lost."""
+        """True if the tail's answer was lost."""
         return not self.asking and bool(self._reads) and self._reads[0].need < 0
 
     def again(self) -> None:
@@ -149,7 +149,7 @@ Listening = int | bytes  # a session, or what one is opened with
 
 
 class ServingServer(Protocol):
-    """What is asked of the server that this is a part of."""
+    """The server that contains this part."""
 
     place: int
     life: int
@@ -169,9 +169,7 @@ class ServingServer(Protocol):
     clock: Clock
 
     @property
-    def majority(self) -> int:
-        """So many servers decide."""
-        ...
+    def majority(self) -> int: ...
 
     @property
     def shown(self) -> int:
@@ -197,7 +195,6 @@ class Serving:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def handle(self, client: Hashable, request: Request, origin: bytes) -> list[Effect]:
-        """A client asks."""
         server = self._server
         match request:
             case Listen():
@@ -296,7 +293,7 @@ class Serving:
                     self._lasts[entry.session] = entry.seq
 
     def repeat(self) -> list[Effect]:
-        """What may have been lost is asked again."""
+        """Repeat requests that may have been lost."""
         if self._reads.stuck:
             self._reads.again()
         return self._ask() if self._reads.asking and self._server.member else []

@@ -63,8 +63,6 @@ class Making:
 
 
 class Frames(Protocol):
-    """The receiver of frames."""
-
     def frame(self, frame: bytes) -> None:
         """Take the next one. Raises ProtocolError."""
         ...

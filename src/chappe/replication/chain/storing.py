@@ -20,7 +20,7 @@ VOTE: Final = "the vote on the next configuration"
 
 
 class StoringServer(Protocol):
-    """What is asked of the server that this is a part of."""
+    """The server that contains this part."""
 
     number: int
     configuration: Configuration
@@ -47,7 +47,7 @@ class Storing:
 
     @property
     def saves(self) -> bool:
-        """Whether a state is to be saved, or is being saved."""
+        """True if a state is to be saved, or is being saved."""
         return self._saves is not None
 
     @property

@@ -35,8 +35,6 @@ _Names = Annotated[tuple[Text, ...], msgspec.Meta(max_length=SERVERS_MAX)]
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
-    """How is this server?"""
-
     token: Word
 
 
