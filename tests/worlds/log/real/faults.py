@@ -1,30 +1,26 @@
-"""What goes wrong on the ground, drawn from the seed; and the end of all of it."""
+"""What goes wrong with members of the log, drawn from the seed; and the end of all of it."""
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tests.worlds.faults import Schedule
-from tests.worlds.log.real.residents import ConsumerLife, Place, StoreResident
+from tests.worlds.ground_faults import GroundFaults
+from tests.worlds.log.real.residents import ConsumerLife, StoreResident
 
 from chappe.data.topic import Filter
 
 if TYPE_CHECKING:
     from tests.worlds.log.real.scenario import RealLog
 
-POWER_CUTS = 0.4  # of the deaths of a host are that of its machine
 USUAL_S = (0.001, 0.01, 0.1)  # how long disks take
 
 
-class RealFaults(Schedule):
+class RealFaults(GroundFaults):
     """Disturbs a world."""
 
     def __init__(self, world: RealLog) -> None:
         super().__init__(world)
-        self.world = world
-        self.rng = world.rng
         self._left: list[tuple[ConsumerLife, Filter]] = []
 
     def kinds(self) -> Sequence[tuple[int, Callable[[], None]]]:
@@ -37,65 +33,14 @@ class RealFaults(Schedule):
             (1, self.change_topics), (2, self.leave_others),
         )  # fmt: skip
 
-    def plan(self, until: float) -> None:
-        """Draw what happens up to ``until``."""
-        weights, kinds = zip(*self.kinds(), strict=True)
-        for _ in range(self.rng.choice((0, 2, 5, 10, 20))):
-            (kind,) = self.rng.choices(kinds, weights)
-            self.at(self.rng.uniform(0.0, until), kind)
-
     def heal(self) -> None:
         """End everything that is wrong."""
-        self.on = False
-        world = self.world
-        world.net.query_loss = world.net.message_loss = 0.0
-        for place in world.places:
-            world.stage.disk(place.name).allow()
-            place.resume()
-        self._mend()
-        for tower in world.towers:
+        for tower in self.world.towers:
             tower.restart()
+        self.world.net.query_loss = self.world.net.message_loss = 0.0
+        super().heal()
         for host, wanted in self._left:
             self._come_back(host, wanted)
-        for place in world.places:
-            place.restart()
-
-    def _mend(self) -> None:
-        self.world.stage.mend()
-
-    def _place(self, *, up: bool = True) -> Place | None:
-        places = [each for each in self.world.places if each.up or not up]
-        return self.rng.choice(places) if places else None
-
-    # -- hosts ------------------------------------------------------------------------------------------------
-
-    def crash(self) -> None:
-        """Kill a host, or its machine, and start it again later."""
-        place = self._place()
-        if place is not None:
-            place.kill(power_cut=self.rng.random() < POWER_CUTS)
-            self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0, 6.0, 12.0)), place.restart)
-
-    def leave(self) -> None:
-        """Members say goodbye, and come back later."""
-        place = self._place()
-        if place is not None:
-            place.leave()
-            self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0, 6.0)), place.restart)
-
-    def leave_others(self) -> None:
-        """One of those that share a node leaves it, and comes back."""
-        shared = [each for each in self.world.places if len(each.residents) > 1]
-        if shared:
-            place = self.rng.choice(shared)
-            place.leave_one(self.rng.choice(place.residents))
-
-    def stall(self) -> None:
-        """A host stands still for a while."""
-        place = self._place()
-        if place is not None and not place.paused:
-            place.pause()
-            self.world.clock.after(self.rng.choice((0.2, 1.5, 5.0)), place.resume)
 
     def join(self) -> None:
         """Somebody new."""
@@ -119,39 +64,6 @@ class RealFaults(Schedule):
     def _come_back(self, host: ConsumerLife, wanted: Filter) -> None:
         self.world.trace(host, "subscribes to %s", wanted)
         host._call(host.subscribe, (wanted,))
-
-    # -- the network --------------------------------------------------------------------------------------------
-
-    def break_link(self) -> None:
-        """A connection breaks and is made again."""
-        place = self._place()
-        if place is not None and (links := self.world.stage.links(place.name)):
-            self.rng.choice(links).break_(self.rng.choice((0.0, 0.0, 2.0)))
-
-    def hold_link(self) -> None:
-        """A connection delivers nothing for a while."""
-        place = self._place()
-        if place is not None and (links := self.world.stage.links(place.name)):
-            self.rng.choice(links).hold(self.world.now + self.rng.choice((0.3, 2.0, 5.0)))
-
-    def _two(self) -> tuple[str, str] | None:
-        if len(self.world.places) < 2:
-            return None
-        one, other = self.rng.sample(self.world.places, 2)
-        self.world.clock.after(self.rng.choice((0.5, 3.0, 8.0)), self._mend)
-        return one.name, other.name
-
-    def cut(self) -> None:
-        """Two hosts cannot reach each other for a while."""
-        if (two := self._two()) is not None:
-            self.world.trace(None, "%s cannot reach %s", *two)
-            self.world.stage.cut(*two)
-
-    def cut_one_way(self) -> None:
-        """Nothing comes from one host to another for a while."""
-        if (two := self._two()) is not None:
-            self.world.trace(None, "nothing comes from %s to %s", *two)
-            self.world.stage.cut(*two, one_way=True)
 
     def cut_from_tower(self) -> None:
         """A host cannot reach a tower for a while."""
@@ -179,41 +91,6 @@ class RealFaults(Schedule):
         net.message_loss = self.rng.choice((0.1, 0.5))
         self.world.clock.after(self.rng.choice((0.5, 2.0)), setattr, net, "message_loss", 0.0)
 
-    # -- disks and clocks -----------------------------------------------------------------------------------------
-
-    def disk_full(self) -> None:
-        """A disk is full for a while."""
-        self._refuse(1.0, errno.ENOSPC)
-
-    def bad_disk(self) -> None:
-        """A disk has no room for some of what is written for a while."""
-        self._refuse(0.4, errno.ENOSPC)
-
-    def broken_disk(self) -> None:
-        """Some writes, syncs and reads of a disk fail for a while."""
-        self._refuse(self.rng.choice((0.05, 0.3)), errno.EIO)
-
-    def _die(self, place: Place) -> None:
-        """Die while, or soon after, the disk refuses."""
-        if self.on:
-            place.kill(power_cut=self.rng.random() < POWER_CUTS)
-            self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0)), place.restart)
-
-    def _refuse(self, share: float, error: int) -> None:
-        place = self.rng.choice(self.world.places)
-        disk = self.world.stage.disk(place.name)
-        self.world.trace(None, "the disk of %s refuses %d %%: %s", place.name, 100 * share, errno.errorcode[error])
-        disk.refuse(share, error)
-        self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), disk.refuse, 0.0)
-        if self.rng.random() < 0.5:
-            self.world.clock.after(self.rng.uniform(0.1, 6.0), self._die, place)
-
-    def slow_disk(self) -> None:
-        """A disk takes long for a while."""
-        disk = self.world.stage.disk(self.rng.choice(self.world.places).name)
-        disk.slow(0.7)
-        self.world.clock.after(self.rng.uniform(1.0, 5.0), disk.slow, self.world.usual_disk_s)
-
     def lose_disk(self) -> None:
         """A store is gone for good, with its disk."""
         world = self.world
@@ -229,10 +106,3 @@ class RealFaults(Schedule):
             alone = [at for at, flag in enumerate(ever) if flag and not any(each.holds(key, at) for each in others)]
             world.truth.of(key).lost.update(alone)
         resident.disk.parts.clear()
-
-    def clock_jump(self) -> None:
-        """The time of day of a host is set, and drifts from then on."""
-        place = self.rng.choice(self.world.places)
-        self.world.stage.set_clock(
-            place.name, self.rng.choice((-3_600, -1, 5, 86_400)), drift=self.rng.uniform(-1e-3, 1e-3)
-        )

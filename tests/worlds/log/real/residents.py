@@ -1,8 +1,4 @@
-"""Who lives on the hosts of a world: objects of the API, driven by the world's clock, in one life after the other.
-
-A ``Resident`` lasts; each of its lives is a subject of the checkers. A ``Place`` is a host with its residents, which
-die, leave and stand still together; consumers of one place share a node.
-"""
+"""Who lives on the hosts of a world of the log: stores, producers, consumers. Those of one place share a node."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from typing import Any, Final
 
 from tests.worlds.log.real.disks import RealDisk
 from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject, StoreSubject
+from tests.worlds.residents import Life, Place, Resident
 
 from chappe import Consumer, Producer, Store
 from chappe.api.log.tower import Tower
@@ -23,42 +20,16 @@ from chappe.log.consumer import EARLIEST, LAST
 from chappe.log.delivery import Records
 from chappe.log.events import Stopped
 from chappe.log.sources import Key
-from chappe.sim.host import SimHost
 from chappe.sim.world import Violation
 from chappe.system import time
 
 RECORDS_MAX: Final = 150  # of one partition: small worlds are quick worlds
 KEPT_MAX: Final = 20_000  # bytes that no store has yet: who sends waits
-RETRY_S: Final = 1.0
 KEYED: Final = 0.1
 
 
-class Life(SimHost):
-    """One life of a resident."""
-
-    face: Any
-    address: str
-
-    def __init__(self, world: Any, resident: Resident) -> None:
-        super().__init__(world, resident.name)
-        self.resident: Any = resident
-
-    def soon(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call something later in this life, on its host; not while that stands still."""
-        self.world.clock.after(delay_s, self._call, call, arguments)
-
-    def _call(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if not self.alive:
-            return
-        place = self.resident.place
-        if place.paused:
-            place.waiting.append((self, call, arguments))
-            return
-        try:
-            with self.world.stage.on(place.name):
-                call(*arguments)
-        except Violation as violation:
-            self.world.broken = violation
+class LogLife(Life):
+    """One life of a member of the log."""
 
     def look(self) -> None:
         """See what it reports."""
@@ -70,14 +41,13 @@ class Life(SimHost):
 
     def leave(self) -> None:
         """Close it as a user does."""
-        self.alive = False
         try:
-            self.face.close()
+            super().leave()
         except (TimedOut, StorageError, Closed) as error:  # a producer says what is left; its host may die meanwhile
             self.world.trace(self, "closes, and says: %s", error)
 
 
-class StoreLife(Life, StoreSubject):
+class StoreLife(LogLife, StoreSubject):
     """A store."""
 
     def __init__(self, world: Any, resident: StoreResident) -> None:
@@ -90,7 +60,7 @@ class StoreLife(Life, StoreSubject):
         world.disk_of[self.address] = self.disk
 
 
-class ProducerLife(Life, ProducerSubject):
+class ProducerLife(LogLife, ProducerSubject):
     """A producer whose program sends now and then."""
 
     def __init__(self, world: Any, resident: ProducerResident) -> None:
@@ -213,7 +183,7 @@ class ProducerLife(Life, ProducerSubject):
         return b"%d:" % world.serial + b"x" * size
 
 
-class ConsumerLife(Life, ConsumerSubject):
+class ConsumerLife(LogLife, ConsumerSubject):
     """A consumer whose program takes what comes, sooner or later, and commits now and then if it lasts."""
 
     def __init__(self, world: Any, resident: ConsumerResident) -> None:
@@ -306,37 +276,6 @@ class ConsumerLife(Life, ConsumerSubject):
         self.filters = (*self.filters, wanted)
 
 
-class Resident:
-    """Somebody who lives in one place, in one life after the other."""
-
-    life: type[Life]
-    now: Any = None
-
-    def __init__(self, world: Any, name: str, place: Place) -> None:
-        self.world = world
-        self.name = name
-        self.place = place
-        self.gone = False
-        place.residents.append(self)
-
-    def begin(self) -> None:
-        """Live; where a disk refuses, later."""
-        if self.gone or (self.now is not None and self.now.alive) or not self.place.up:
-            return
-        try:
-            with self.world.stage.on(self.place.name):
-                self.now = self.life(self.world, self)
-        except (StorageError, TimedOut) as error:
-            self.world.hosts.pop(self.name, None)
-            self.world.trace(None, "%s cannot start: %s", self.name, error)
-            self.world.clock.after(RETRY_S, self.begin)
-        else:
-            self.world.trace(self.now, "starts as %s", self.now.address[:6])
-
-    def ended(self, *, power_cut: bool, killed: bool) -> None:
-        """Note that a life is over."""
-
-
 class StoreResident(Resident):
     """A store with a directory of its own."""
 
@@ -402,78 +341,6 @@ class ConsumerResident(Resident):
         """Remember which stores it met, for what it passes over."""
         if self.lasting and self.now is not None:
             self.met = set(self.now.met)
-
-
-class Place:
-    """A host, and who lives there."""
-
-    def __init__(self, world: Any, name: str) -> None:
-        self.world = world
-        self.name = name
-        self.up = True
-        self.paused = False
-        self.residents: list[Resident] = []
-        self.waiting: list[tuple[Life, Callable[..., None], tuple[Any, ...]]] = []
-        world.places.append(self)
-
-    def lives(self) -> list[Life]:
-        """Who lives there now."""
-        return [each.now for each in self.residents if each.now is not None and each.now.alive]
-
-    def kill(self, *, power_cut: bool) -> None:
-        """End everything there."""
-        if not self.up:
-            return
-        self.world.trace(None, "%s is killed%s", self.name, ", its machine too" if power_cut else "")
-        self.up = False
-        self.resume()
-        for each in self.lives():
-            each.alive = False
-        self.world.stage.kill(self.name, power_cut=power_cut)
-        for resident in self.residents:
-            resident.ended(power_cut=power_cut, killed=True)
-
-    def leave(self) -> None:
-        """Close everything there."""
-        if not self.up or self.paused:
-            return
-        self.world.trace(None, "%s leaves", self.name)
-        self.up = False
-        for each in self.lives():
-            with self.world.stage.on(self.name):
-                each.leave()
-        for resident in self.residents:
-            resident.ended(power_cut=False, killed=False)
-
-    def leave_one(self, resident: Resident) -> None:
-        """Close one of those that share a node, and begin it again."""
-        if self.up and not self.paused and resident.now is not None and resident.now.alive:
-            self.world.trace(resident.now, "leaves the others")
-            with self.world.stage.on(self.name):
-                resident.now.leave()
-            resident.ended(power_cut=False, killed=False)
-            self.world.clock.after(RETRY_S, resident.begin)
-
-    def restart(self) -> None:
-        """Let everybody live there again."""
-        self.up = True
-        for each in self.residents:
-            each.begin()
-
-    def pause(self) -> None:
-        """Stand still."""
-        self.world.trace(None, "%s stands still", self.name)
-        self.paused = True
-        self.world.stage.pause(self.name)
-
-    def resume(self) -> None:
-        """Go on."""
-        if self.paused:
-            self.paused = False
-            self.world.stage.resume(self.name)
-            waiting, self.waiting = self.waiting, []
-            for life, call, arguments in waiting:
-                life.soon(0.0, call, *arguments)
 
 
 class TowerPlace:

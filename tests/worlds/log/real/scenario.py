@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.worlds.log.checkers import all_checkers
 from tests.worlds.log.ends import Ends
@@ -17,23 +18,28 @@ from tests.worlds.log.real.faults import USUAL_S, RealFaults
 from tests.worlds.log.real.residents import (
     KEYED,
     ConsumerResident,
-    Life,
-    Place,
     ProducerResident,
-    Resident,
     StoreLife,
     StoreResident,
     TowerPlace,
 )
-from tests.worlds.log.real.stage import Stage
 from tests.worlds.log.world import LASTS, STORED, Cores, WatchedLog, small_limits
+from tests.worlds.residents import Place, Resident
+from tests.worlds.stage import Replaced, Stage, StagedWorld, kind_made_by
 
+from chappe.api.log import consumer as consumers
+from chappe.api.log import store as stores
+from chappe.api.log import topic_writers
 from chappe.data.topic import Filter
+from chappe.limits import LogLimits
+from chappe.log.consuming import ConsumingMember
+from chappe.log.exactly_once.staged import recover
 from chappe.log.storage import AppendRecords
+from chappe.runtime import log_seats, store_ports
 from chappe.sim.world import Outcome, Settings, Violation
 
 
-class RealLog(WatchedLog):
+class RealLog(StagedWorld, WatchedLog):
     """The log as users run it: the API's own objects, sockets' queues, disks and threads' turns."""
 
     lengths_s: ClassVar[tuple[float, ...]] = (2.0, 4.0, 8.0)
@@ -52,17 +58,26 @@ class RealLog(WatchedLog):
         self.keyed = 0.6 if self.lasts else KEYED
         self.stored_rng = Random(f"stored {seed}")
         self.stored = 0.5 if self.stored_rng.random() < STORED else 0.0
-        self.broken: Violation | None = None  # seen where a member would take it for a defect of its own
-        self.places: list[Place] = []
-        self.residents: list[Resident] = []
         self.towers: list[TowerPlace] = []
         self._disks: dict[Path, RealDisk] = {}
         self._lives: dict[RealDisk, StoreLife] = {}
-        self.stage = Stage(self, self.limits, cores or Cores(), WatchedStorage)
-        self.net = self.stage.net
+        self.stage = Stage(self, self._replaced(cores or Cores()))
         self.usual_disk_s = self.rng.choice(USUAL_S)
         self.watch(Lasts(self), Ends(self), *all_checkers(self), Shared(self))
         self._faults = RealFaults(self)
+
+    def _replaced(self, cores: Cores) -> list[Replaced]:
+        """Limits and classes of cores that objects of the API take from their modules."""
+        limits = self.limits
+        return [
+            (consumers, "LogConsumer", partial(_consumer, cores.consumer, limits)),
+            (topic_writers, "LogProducer", cores.producer),
+            (topic_writers, "LOG_LIMITS", limits),
+            (log_seats, "ConsumingMember", kind_made_by(ConsumingMember, lambda name: ConsumingMember(name, limits))),
+            (store_ports, "LogStore", partial(cores.store, limits=limits)),
+            (store_ports, "recover", partial(recover, limits=limits)),
+            (stores, "SegmentStorage", WatchedStorage),
+        ]
 
     # -- who lives here -----------------------------------------------------------------------------------------
 
@@ -84,13 +99,6 @@ class RealLog(WatchedLog):
         for _ in range(self.few(rng.randint(1, 3))):
             self.add_consumer()
 
-    def _join(self, resident: Resident) -> None:
-        self.residents.append(resident)
-        resident.begin()
-
-    def _new(self, kind: str) -> str:
-        return f"{kind}{sum(each.name.startswith(kind) for each in self.residents)}"
-
     def _place(self, name: str, kind: type[Resident]) -> Place:
         """A host of its own, or that of others of its kind, with which it shares a node then."""
         shared = [each for each in self.places if each.residents and isinstance(each.residents[0], kind) and each.up]
@@ -102,27 +110,27 @@ class RealLog(WatchedLog):
 
     def add_store(self) -> None:
         """A store on a host of its own."""
-        name = self._new("store")
+        name = self.new_name("store")
         directory = self.stage.scratch / name
         resident = StoreResident(self, name, self._place(name, StoreResident), directory)
         self._disks[directory] = resident.disk
-        self._join(resident)
+        self.move_in(resident)
 
     def add_producer(self) -> None:
         """A producer, half of them with an identity."""
-        rng, name = self.rng, self._new("producer")
+        rng, name = self.rng, self.new_name("producer")
         min_acks = rng.choice((1, 1, 1, min(2, max(1, len(self.disks)))))
         place = self._place(name, ProducerResident)
-        self._join(ProducerResident(self, name, place, rng.choice(TOPICS), min_acks, lasting=rng.random() < 0.5))
+        self.move_in(ProducerResident(self, name, place, rng.choice(TOPICS), min_acks, lasting=rng.random() < 0.5))
 
     def add_consumer(self) -> None:
         """A consumer, half of them with an identity; some want only what is stored, or begin with newest records."""
-        rng, name = self.rng, self._new("consumer")
+        rng, name = self.rng, self.new_name("consumer")
         filters = [Filter.parse(text) for text in rng.sample(FILTERS, rng.choice((1, 1, 2)))]
         last = self.lasts and self.last_rng.random() < 0.5
         stored = self.stored > 0.0 and self.stored_rng.random() < self.stored
         min_acks = self.stored_rng.choice((1, 2, 2)) if stored else 0
-        self._join(
+        self.move_in(
             ConsumerResident(
                 self,
                 name,
@@ -151,20 +159,6 @@ class RealLog(WatchedLog):
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def pass_time(self, until: float, tick_s: float | None = None) -> None:
-        """Let time pass on the stage, and have the checkers look now and then."""
-        tick_s = tick_s or self.tick_s
-        while self.now < until:
-            self.stage.advance(min(until, self.now + tick_s) - self.now)
-            if self.broken is not None:
-                raise self.broken
-            for each in self.alive(Life):
-                if not each.resident.place.paused:
-                    each.look()
-            self.see("on_tick")
-            if self.clock.events > self.events_max:
-                self.fail("no spinning", f"{self.clock.events} events within {self.now:.0f} virtual seconds")
-
     def plan(self, until: float) -> float:
         """Plan the faults."""
         if self.settings.disturb:
@@ -173,21 +167,20 @@ class RealLog(WatchedLog):
 
     def heal(self) -> None:
         """End everything that is wrong."""
-        self.usual_disk_s = min(self.usual_disk_s, 0.01)
         self._faults.heal()
-        for place in self.places:
-            self.stage.disk(place.name).slow(self.usual_disk_s)
 
     def stop(self) -> None:
         """Send no more."""
         self.sending = False
 
     def play(self) -> Outcome:
-        """As every world, on a stage of its own."""
+        """As every world; storage says here what it writes."""
         WatchedStorage.world = self
-        self.stage.begin()
         try:
             return super().play()
         finally:
             WatchedStorage.world = None
-            self.stage.end()
+
+
+def _consumer(kind: Callable[..., Any], limits: LogLimits, *arguments: Any, **options: Any) -> Any:
+    return kind(*arguments, limits=limits, **options)

@@ -1,7 +1,8 @@
 """Where users' objects live in a world: the ground of ``chappe.testing``, played by one thread from a seed alone.
 
-What is drawn at random elsewhere is drawn from the seed here: addresses, ids of stores, salts. Objects of the API take
-their limits and the classes of their cores from the world, as hosts of the simulator do.
+What is drawn at random elsewhere is drawn from the seed here: addresses, ids, salts. Which other names of modules are
+replaced while the world is played, the scenario says: the classes of cores, so that broken ones can be played, and
+limits that are met within seconds.
 """
 
 from __future__ import annotations
@@ -11,25 +12,19 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.worlds.log.world import Cores
+from tests.worlds.residents import Life, Place, Resident
 
-from chappe.api.log import consumer as consumers
-from chappe.api.log import store as stores
-from chappe.api.log import topic_writers
-from chappe.limits import LogLimits
-from chappe.log.consuming import ConsumingMember
-from chappe.log.exactly_once.staged import recover
-from chappe.runtime import log_seats, store_ports
-from chappe.sim.world import SimWorld
-from chappe.storage.segments import SegmentStorage
+from chappe.sim.world import Outcome, SimWorld, Violation
 from chappe.testing.ground import Ground
 from chappe.testing.world import World as TestWorld
+
+Replaced = tuple[Any, str, Any]  # a module or class, a name in it, and what the name means in the world
 
 
 class Stage(TestWorld):
@@ -37,35 +32,24 @@ class Stage(TestWorld):
 
     Args:
         world: Has the clock and the source of chance.
-        limits: Of all cores.
-        cores: Which classes they have.
-        storage: What stores keep their records in.
+        replaced: What else is replaced while the world is played.
     """
 
-    def __init__(self, world: SimWorld, limits: LogLimits, cores: Cores, storage: type[SegmentStorage]) -> None:
+    def __init__(self, world: SimWorld, replaced: Sequence[Replaced] = ()) -> None:
         self.scratch = Path(tempfile.mkdtemp(prefix="chappe-world-", dir=_memory()))
         self._begin(self.scratch / "users", Ground(world, rough=True, alone=True))
         self.net = self._ground.net
         self.streams = self._ground.streams
-        self._limits = limits
-        self._cores = cores
-        self._storage = storage
+        self._replaced = replaced
         self._rng = Random(f"names {world.seed}")  # of its own: what happens does not depend on how many are drawn
         self._collects = False
 
     def begin(self) -> None:
         """Put the world in the place of the machine."""
-        limits, cores = self._limits, self._cores
         for home, name, ours in (
             (os, "urandom", self._rng.randbytes),
             (uuid, "uuid4", lambda: uuid.UUID(bytes=self._rng.randbytes(16), version=4)),
-            (consumers, "LogConsumer", partial(_consumer, cores.consumer, limits)),
-            (topic_writers, "LogProducer", cores.producer),
-            (topic_writers, "LOG_LIMITS", limits),
-            (log_seats, "ConsumingMember", _kind(ConsumingMember, lambda name: ConsumingMember(name, limits))),
-            (store_ports, "LogStore", partial(cores.store, limits=limits)),
-            (store_ports, "recover", partial(recover, limits=limits)),
-            (stores, "SegmentStorage", self._storage),
+            *self._replaced,
         ):
             self._restore.append(partial(setattr, home, name, getattr(home, name)))
             setattr(home, name, ours)
@@ -94,7 +78,7 @@ class Stage(TestWorld):
         ]
 
 
-def _kind(kind: type, make: Callable[..., Any]) -> type:
+def kind_made_by(kind: type, make: Callable[..., Any]) -> type:
     """A stand-in for a class, of which no other can be made: calls ``make``, and knows the instances of the class."""
 
     class Kind(type):
@@ -107,10 +91,55 @@ def _kind(kind: type, make: Callable[..., Any]) -> type:
     return Kind(kind.__name__, (), {})
 
 
-def _consumer(kind: Callable[..., Any], limits: LogLimits, *arguments: Any, **options: Any) -> Any:
-    return kind(*arguments, limits=limits, **options)
-
-
 def _memory() -> str | None:
     """Where files cost least: nothing of a world outlives it."""
     return "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+class StagedWorld(SimWorld):
+    """A world whose members are users' objects on a stage."""
+
+    stage: Stage  # made by the scenario
+
+    def __init__(self, seed: int, settings: Any = None, tell: Callable[[str], None] | None = None) -> None:
+        super().__init__(seed, settings, tell)
+        self.broken: Violation | None = None  # seen where a member would take it for a defect of its own
+        self.places: list[Place] = []
+        self.residents: list[Resident] = []
+        self.usual_disk_s = 0.001  # how long disks take
+
+    @property
+    def net(self) -> Any:
+        """The network of the stage."""
+        return self.stage.net
+
+    def new_name(self, kind: str) -> str:
+        """Return a name for another resident of a kind."""
+        return f"{kind}{sum(each.name.startswith(kind) for each in self.residents)}"
+
+    def move_in(self, resident: Resident) -> None:
+        """Have a resident live from now on."""
+        self.residents.append(resident)
+        resident.begin()
+
+    def pass_time(self, until: float, tick_s: float | None = None) -> None:
+        """Let time pass on the stage, and have the checkers look now and then."""
+        tick_s = tick_s or self.tick_s
+        while self.now < until:
+            self.stage.advance(min(until, self.now + tick_s) - self.now)
+            if self.broken is not None:
+                raise self.broken
+            for each in self.alive(Life):
+                if not each.resident.place.paused:
+                    each.look()
+            self.see("on_tick")
+            if self.clock.events > self.events_max:
+                self.fail("no spinning", f"{self.clock.events} events within {self.now:.0f} virtual seconds")
+
+    def play(self) -> Outcome:
+        """As every world, on a stage of its own."""
+        self.stage.begin()
+        try:
+            return super().play()
+        finally:
+            self.stage.end()
