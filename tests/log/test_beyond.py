@@ -7,6 +7,7 @@ from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import StoreRig
 from tests.log.test_ending import P, stored
 
+from chappe.data.topic import encode_topic
 from chappe.log.consumer import EARLIEST, LATEST, Reset
 from chappe.log.events import OutOfRange, PositionBeyondEnd
 from chappe.log.messages import StoreHello
@@ -80,10 +81,15 @@ def test_what_stores_held_before_a_producer_with_an_old_journal_came_is_not_deli
     assert rig.values() == []
 
 
-def test_a_store_that_has_said_hello_is_waited_for_before_a_producer_with_an_old_journal_is_believed() -> None:
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_store_is_waited_for_before_a_producer_with_an_old_journal_is_believed(listens: bool) -> None:
     rig, _ = resumed()
     other = stored(9, "S2")  # has what the consumer got in its earlier life
-    rig.do(rig.core.handle_message(StoreHello(rig.core.address, other.core.address), rig.now))
+    address = other.core.address
+    if listens:  # and refuses to say anything yet
+        rig.do(rig.core.handle_subscription(b"W" + encode_topic(address), True, rig.now))
+    else:
+        rig.do(rig.core.handle_message(StoreHello(rig.core.address, address), rig.now))
     rig.head(1)
     rig.wait(HELLO_S - 2.0)
     assert rig.events == []

@@ -285,7 +285,10 @@ class LogConsumer:
             return []
         if prefix[:1] == b"W":
             store = address_in(prefix)
-            return [] if store is None or store in self._sources.stores else [self._hello(store)]
+            if store is None or store in self._sources.stores:
+                return []
+            self._beyond.greeted(store, now)
+            return [self._hello(store)]
         return self._ask_heads(self._filters) if prefix == b"G" else []
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:

@@ -7,8 +7,8 @@ producer died with them. So nothing is reported for ``ALONE_S``: stores list par
 If only stores list less, that is reported and the position stays: its producer may have more, and return. Once the
 producer itself ends before it, the position is wrong: it is out of range, and reading goes on where the partition
 ended when its producer was first heard, so no new record is skipped. A producer whose journal was restored from a copy
-ends before what stores hold already: what they held then is not delivered again. So a store that has said hello is
-waited for, too, until it lists what it has: it may be the only one that holds more.
+ends before what stores hold already: what they held then is not delivered again. So a store that listens to us or has
+said hello is waited for, too, until it lists what it has: it may be the only one that holds more.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Absent:
 
 MEET_S = 0.3  # members meet within milliseconds: time for others after the first store
 ALONE_S = BEACON_INTERVAL_S + MEET_S  # beacons and producers' heads come once a second
-HELLO_S = 10.0  # a store that has said hello and lists nothing is waited for so long: Dafka's never do
+HELLO_S = 10.0  # a store that listens and lists nothing is waited for so long: Dafka's never do
 HELLOS_MAX = 1_000  # stores that are waited for; further ones are not
 
 
@@ -100,7 +100,7 @@ class Beyond:
         self._delivery = delivery
         self._sources = sources
         self._live: dict[Key, tuple[int, int]] = {}  # the producer's end when it was first heard, and now
-        self._greeted: dict[str, float] = {}  # stores that have said hello, and when
+        self._greeted: dict[str, float] = {}  # stores that listen or have said hello, and since when
         self.told: dict[Key, int] = {}
         self.due = math.inf
 
@@ -113,7 +113,7 @@ class Beyond:
             self.due = min(self.due, now + ALONE_S)
 
     def greeted(self, store: str, now: float) -> None:
-        """Note that a store has said hello, which is not asked yet as nobody knows where."""
+        """Note a store that listens or has said hello, and is not asked yet as nobody knows where."""
         if self._doubtful and len(self._greeted) < HELLOS_MAX:
             self._greeted.setdefault(store, now)
 
@@ -158,7 +158,7 @@ class Beyond:
         return actions
 
     def _awaited(self, now: float) -> bool:
-        """True if a store that has said hello may still list what it has."""
+        """True if a store that listens or has said hello may still list what it has."""
         stores = self._sources.stores
         return any(each not in stores and now < at + HELLO_S for each, at in self._greeted.items())
 
