@@ -162,6 +162,9 @@ class Ground:
         self.ports: dict[str, Any] = {}  # sockets that listen; all names and addresses are one machine's
         self.next_file = FIRST_FILE
         self.free_ports = cycle(PORTS)  # one that was closed is not given to another one soon
-        self.scheduler = Scheduler(
-            world.clock, lambda number: number in self.files and bool(self.files[number].mask()), alone=alone
-        )
+        self.scheduler = Scheduler(world.clock, self, alone=alone)
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a descriptor is ready for something."""
+        file = self.files.get(number)
+        return file is not None and bool(file.mask())

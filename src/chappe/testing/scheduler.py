@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import monotonic, sleep, time_ns  # the system's, also while a test has its own
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from chappe.runtime.loop import LoopMember
 from chappe.sim.world import WALL_START_US, SimClock
@@ -57,9 +57,26 @@ class _Waiter:
 class _Place:
     """What is known of a member."""
 
-    asked = True
-    at = math.inf  # when to look at it
-    watched = False  # its descriptor is
+    def __init__(self, member: LoopMember) -> None:
+        self.asked = True
+        self.at = math.inf  # when to look at it
+        self.watched = False  # its descriptor is
+        self.idle_at = -1  # so many files had become ready when its own was not
+        self._host: Any = getattr(member, "machine", None)
+
+    @property
+    def paused(self) -> bool:
+        """Whether its host stands still."""
+        return getattr(self._host, "paused", False)
+
+
+class Files(Protocol):
+    """The descriptors of a world; ``changes`` rises whenever one becomes ready."""
+
+    changes: int
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a descriptor is ready for something."""
 
 
 class Scheduler:
@@ -67,15 +84,15 @@ class Scheduler:
 
     Args:
         clock: Of the world.
-        readable: Whether a descriptor is.
+        files: Whose descriptors members wait for.
         alone: Whether one thread does everything; then time passes only while it waits, from fixed beginnings: the
             steady clock from 0.
     """
 
-    def __init__(self, clock: SimClock, readable: Callable[[int], bool], *, alone: bool = False) -> None:
+    def __init__(self, clock: SimClock, files: Files, *, alone: bool = False) -> None:
         self.clock = clock
         self.outside = frozenset(each.ident for each in threading.enumerate() if each.ident) - {threading.get_ident()}
-        self._readable = readable
+        self._files = files
         self._alone = alone
         self._began = 0.0 if alone else monotonic() - clock.now
         self._began_ns = WALL_START_US * 1000 if alone else time_ns() - int(clock.now * 1e9)
@@ -129,7 +146,7 @@ class Scheduler:
     # -- members: ``runtime.loop.Driver`` -------------------------------------------------------------
 
     def add(self, member: LoopMember) -> None:
-        self._places[member] = _Place()
+        self._places[member] = _Place(member)
 
     def remove(self, member: LoopMember) -> bool:
         self._places.pop(member, None)
@@ -264,16 +281,21 @@ class Scheduler:
         self.clock.run(self.clock.now + STEP_S)
         looked = False
         now = self.monotonic()
+        files = self._files
         for member, place in list(self._places.items()):
-            if place.asked or place.at <= now or (place.watched and self._readable(member.fileno())):
-                if _is_paused(member):
+            if not (place.asked or place.at <= now):
+                if not place.watched or place.idle_at == files.changes:
                     continue
+                if not place.paused and not files.is_ready(member.fileno()):
+                    place.idle_at = files.changes
+                    continue
+            if not place.paused:
                 looked = True
                 self._look(member, place)
         return looked or self.clock.events != events
 
     def _look(self, member: LoopMember, place: _Place) -> None:
-        place.asked = False
+        place.asked, place.idle_at = False, -1
         before = machine.drive(getattr(member, "machine", None))
         try:
             place.watched, place.at = member.look()
@@ -284,7 +306,7 @@ class Scheduler:
             machine.drive(before)
 
     def _next(self, until: float = math.inf) -> float:
-        dues = [place.at - self._began for member, place in list(self._places.items()) if not _is_paused(member)]
+        dues = [each.at - self._began for each in list(self._places.values()) if not each.paused]
         ends = [each.deadline for each in self._waiters if not (each.goes or getattr(each.thread, "paused", False))]
         return min([until, self.clock.next, *ends, *dues])
 
@@ -355,10 +377,6 @@ class Thread(threading.Thread):
         """Wait for its end, on the world's clock."""
         if threading.current_thread() is not self:
             self._scheduler.wait(lambda: not self.is_alive(), timeout)
-
-
-def _is_paused(member: LoopMember) -> bool:
-    return bool(getattr(getattr(member, "machine", None), "paused", False))
 
 
 def _not_ahead(now: float) -> int:
