@@ -78,7 +78,8 @@ class Ends(Checker[WatchedLog]):
             return False
         for key, had in sought.had.items():
             waited = host.min_acks > 1  # for so long that a store may have removed it meanwhile
-            gone = self.world.retained_from(key) if waited else self.world.trimmed.get(key, 0)
+            kept = self.world.retained_from(key)  # at ``had`` or behind it nothing of that is left anywhere
+            gone = kept if waited or kept >= had else self.world.trimmed.get(key, 0)
             reached = max(host.positions.get(key, 0), gone)
             if reached < had and not self.world.truth.of(key).lost:
                 self.fail(f"{host.name} has reached the end, but of {key} only {host.positions.get(key, 0)} of {had}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from tests.worlds.disk import Block, Part, SimDisk
 
 from chappe.log.batch import Batch
-from chappe.log.storage import AppendRecords
+from chappe.log.storage import AppendRecords, Retention
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import FileOps
 
@@ -26,6 +26,7 @@ class RealDisk(SimDisk):
         super().__init__(store_id)
         self.directory = directory
         self.damaged = False  # some of it was broken on purpose
+        self._largest: Counter[str] = Counter()  # records of one write, by topic: they go to one segment
         self._seen = 0  # the version of the storage that was looked at
 
     def follow(self, storage: SegmentStorage) -> None:
@@ -60,6 +61,20 @@ class RealDisk(SimDisk):
     def safe(self, appends: Sequence[AppendRecords]) -> None:
         """The store says that these are on the disk."""
         self._safe(appends)
+        for topic in {each.topic for each in appends}:
+            records = sum(each.count for each in appends if each.topic == topic)
+            self._largest[topic] = max(self._largest[topic], records)
+
+    def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
+        """Topics that keep more records than their retention and one segment, which goes as a whole."""
+        found: list[str] = []
+        for topic, policy in policies:
+            parts = [part for (of, _), part in self.parts.items() if of == topic]
+            kept = sum(high - low for part in parts for low, high in part.sound())
+            segment = self._largest[topic] * WatchedStorage.world.segment_entries
+            if policy.records is not None and kept > policy.records + segment:
+                found.append(topic)
+        return found
 
     def missing_of_safe(self) -> str | None:
         """Say what was on the disk once and is no longer; None if all is there."""
@@ -95,7 +110,7 @@ class WatchedStorage(SegmentStorage):
     world: ClassVar[Any] = None  # that is played
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        super().__init__(directory, **options)
+        super().__init__(directory, segment_entries=self.world.segment_entries, **options)
         self._unpublished: deque[tuple[AppendRecords, ...]] = deque()
         self._disk: RealDisk = self.world.disk_at(directory)
         self._disk.follow(self)

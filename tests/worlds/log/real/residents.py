@@ -18,8 +18,9 @@ from chappe.data.topic import Filter
 from chappe.errors import BufferFull, Closed, StorageError, TimedOut
 from chappe.log.consumer import EARLIEST, LAST
 from chappe.log.delivery import Records
-from chappe.log.events import Stopped
+from chappe.log.events import OutOfRange, RecordsLost, Stopped
 from chappe.log.sources import Key
+from chappe.log.storage import Retention
 from chappe.sim.world import Violation
 from chappe.system import time
 
@@ -33,11 +34,16 @@ class LogLife(Life):
 
     def look(self) -> None:
         """See what it reports."""
-        for event in self.face.events():
+        for event in self._reports():
             self.world.trace(self, "reports: %s", event)
             if isinstance(event, Stopped):
                 self.world.fail("crash", f"{self.name}: {event}")
             self.world.see("on_report", self, event)
+
+    def _reports(self) -> list[object]:
+        """Return what it has to say."""
+        found: list[object] = self.face.events()
+        return found
 
     def leave(self) -> None:
         """Close it as a user does."""
@@ -53,8 +59,8 @@ class StoreLife(LogLife, StoreSubject):
     def __init__(self, world: Any, resident: StoreResident) -> None:
         super().__init__(world, resident)
         self.disk = resident.disk
-        self.retention = []
-        self.face = Store(resident.disk.directory, tower=world.tower_address)
+        self.retention = [(topic, Retention(records=count)) for topic, count in world.retained.items()]
+        self.face = Store(resident.disk.directory, tower=world.tower_address, retention=self.retention)
         self.core = self.face._node.store
         self.address = self.core.address
         world.disk_of[self.address] = self.disk
@@ -209,6 +215,7 @@ class ConsumerLife(LogLife, ConsumerSubject):
             world.fail("position", f"{self.name} goes on at {self.positions}, it had committed {resident.committed}")
         self.slow_s = world.rng.choice((0.0, 0.0, 0.01, 0.3))
         self._due = False
+        self._behind: list[object] = []
         self.face.on_ready = self._ready
         self._ready()
 
@@ -239,8 +246,9 @@ class ConsumerLife(LogLife, ConsumerSubject):
             self._commit()
 
     def _commit(self) -> None:
+        self.look()
         for key, at in self.face.position().items():
-            if at > self.positions.get(key, 0):
+            if at > max(self.positions.get(key, 0), self.world.retained_from(key)):  # a topic may begin later by now
                 self.world.fail("position", f"{self.name} is at {key} {at}, it has got {self.positions.get(key, 0)}")
         try:
             self.face.commit()
@@ -254,6 +262,17 @@ class ConsumerLife(LogLife, ConsumerSubject):
         """See what it reports, and which stores it knows."""
         self.met.update(self.core.store_addresses)
         super().look()
+
+    def _reports(self) -> list[object]:
+        """Leave out what is given up behind records that the program has yet to take."""
+        found: list[object] = []
+        behind: list[object] = []
+        for event in [*self._behind, *super()._reports()]:
+            at = event.first if isinstance(event, RecordsLost) else event.offset if isinstance(event, OutOfRange) else 0
+            ahead = at and at > self.positions.get((event.topic, event.partition), 0)  # type: ignore[attr-defined]
+            (behind if ahead and self.face._inbox.queue else found).append(event)
+        self._behind = behind
+        return found
 
     def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
         """Return what its program has not got of what is in front of an end."""

@@ -31,12 +31,15 @@ from chappe.api.log import consumer as consumers
 from chappe.api.log import store as stores
 from chappe.api.log import topic_writers
 from chappe.data.topic import Filter
+from chappe.defaults import SEGMENT_ENTRIES
 from chappe.limits import LogLimits
 from chappe.log.consuming import ConsumingMember
 from chappe.log.exactly_once.staged import recover
 from chappe.log.storage import AppendRecords
 from chappe.runtime import log_seats, store_ports
 from chappe.sim.world import Outcome, Settings, Violation
+
+RETAINED = 0.2  # of the worlds have stores that forget what is old
 
 
 class RealLog(StagedWorld, WatchedLog):
@@ -59,6 +62,12 @@ class RealLog(StagedWorld, WatchedLog):
         self.stored_rng = Random(f"stored {seed}")
         self.stored = 0.5 if self.stored_rng.random() < STORED else 0.0
         self.towers: list[TowerPlace] = []
+        self.segment_entries = SEGMENT_ENTRIES
+        retained_rng = Random(f"retained {seed}")
+        if retained_rng.random() < RETAINED:
+            topics = retained_rng.sample(TOPICS, retained_rng.choice((1, 3)))
+            self.retained = {topic: retained_rng.choice((10, 50)) for topic in topics}
+            self.segment_entries = retained_rng.choice((1, 4))
         self._disks: dict[Path, RealDisk] = {}
         self._lives: dict[RealDisk, StoreLife] = {}
         self.stage = Stage(self, self._replaced(cores or Cores()))
