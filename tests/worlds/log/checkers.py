@@ -272,7 +272,8 @@ class Convergence(Checker[WatchedLog]):
                 return f"{host.name} does not know {unmet}"
             for key, end in self._ends(host).items():
                 reached = max(host.positions.get(key, 0), self.world.trimmed.get(key, 0))
-                if host.wants_topic(key[0]) and reached < end:
+                left = self.world.retained_from(key) < end
+                if host.wants_topic(key[0]) and reached < end and left:
                     return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
             if len(self.world.alive(StoreSubject)) >= max(host.min_acks, 1) and not host.core.caught_up:
                 at = host.core.positions()
