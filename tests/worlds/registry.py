@@ -9,6 +9,7 @@ from tests.worlds.chain.scenario import Chains
 from tests.worlds.channel import Channel
 from tests.worlds.gateways import Gateways
 from tests.worlds.kv.chain_scenario import KvChain
+from tests.worlds.kv.real.scenario import RealKv
 from tests.worlds.kv.scenario import Kv, KvLossy
 from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.real.scenario import RealLog
@@ -35,6 +36,7 @@ SCENARIOS: Final[dict[str, type[SimWorld]]] = {
     "sealed-mesh": SealedMesh,
     "mesh": Mesh,
     "kv": Kv,
+    "kv-real": RealKv,
     "kv-lossy": KvLossy,
     "kv-chain": KvChain,
     "maps": Maps,

@@ -45,7 +45,7 @@ OPERATIONS: Final[tuple[tuple[int, str, tuple[str | None, ...], Callable[[int, R
 ANSWERING: Final = (
     "start", "leave", "handle_message", "handle_gone", "handle_subscription", "handle_timeout", "handle_done",
     "await_ready", "await_idle", "ask_history",
-    "put", "put_unique", "erase", "add", "subtract", "clear",
+    "put", "put_unique", "erase", "add", "subtract", "clear", "let_go",
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ class Watched(Wrapped):
 
             return call
 
-        self.__dict__ |= {name: telling(getattr(core, name)) for name in ANSWERING if hasattr(core, name)}
+        self.__dict__.update({name: telling(getattr(core, name)) for name in ANSWERING if hasattr(core, name)})
 
 
 class SetBack:

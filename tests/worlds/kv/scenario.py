@@ -306,7 +306,7 @@ class Kv(KvBase):
         if not masters or not clones:
             return
         master, clone = rng.choice(masters), rng.choice(clones)
-        rogues = [each for each in self.alive(EndpointHost) if each not in (master, clone)]
+        rogues = [each for each in self.endpoints() if each not in (master, clone)]
         if not rogues:
             return
         rogue = rng.choice(rogues)
@@ -317,7 +317,7 @@ class Kv(KvBase):
             topic, receiver, said = CLONE_TOPIC, clone, forged_event(master.entity, 0 if position is None else position)
         self.trace(rogue, "speaks to %s in another's name", receiver.name)
         for payload in said:
-            rogue.ask(rogue.core.publish, topic, payload, COMMAND, receiver.own_id)
+            self.speak(rogue, topic, payload, receiver)
 
     def pair(self) -> tuple[Any, Any] | None:
         """Two members that are linked."""
@@ -346,8 +346,14 @@ class Kv(KvBase):
 
     def say(self, host: KvHost, action: Send) -> None:
         """A stranger says something to a member: an endpoint without a data store, if there is one."""
-        relays = [each for each in self.alive(EndpointHost) if not isinstance(each, AttachedHost)]
+        relays = [each for each in self.endpoints() if each.name.startswith(RELAYS)]
         if relays:
-            assert isinstance(host, AttachedHost)
-            relay = self.rng.choice(relays)
-            relay.ask(relay.core.publish, action.topic, action.message, COMMAND, host.own_id)
+            self.speak(self.rng.choice(relays), action.topic, action.message, host)
+
+    def endpoints(self) -> list[Any]:
+        """All that run, with a data store or without one."""
+        return self.alive(EndpointHost)
+
+    def speak(self, endpoint: Any, topic: bytes, payload: bytes, receiver: Any) -> None:
+        """Have an endpoint send a command to another one alone."""
+        endpoint.ask(endpoint.core.publish, topic, payload, COMMAND, receiver.own_id)

@@ -1,0 +1,130 @@
+"""Worlds of data stores that users' objects play: promises are kept, and what breaks them below the cores is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from tests.worlds.kv.real.scenario import RealKv
+
+from chappe.api.kv.attached import AttachedStore
+from chappe.api.mesh.waiting import Asked
+from chappe.core import Effect
+from chappe.errors import StorageError
+from chappe.kv.backend import Loaded
+from chappe.member import StoreCommit
+from chappe.runtime import mesh_ports
+from chappe.runtime.mesh_ports import MeshPorts
+from chappe.runtime.turns import Turns
+from chappe.runtime.worker import Lane
+from chappe.sim.world import Settings
+from chappe.storage.kv_backends import SqliteBackend
+
+Patch = pytest.MonkeyPatch
+
+
+def test_users_of_data_stores_get_what_is_promised() -> None:
+    failed = {seed: failure for seed in range(6) if (failure := RealKv(seed).play().failure) is not None}
+    assert failed == {}  # replay with: python -m tests.worlds --scenario kv-real --seed N -v
+
+
+def test_a_seed_plays_the_same_world_every_time() -> None:
+    told: tuple[list[str], list[str]] = ([], [])
+    outcomes = [RealKv(7, Settings(minutes=0.1), tell=each.append).play() for each in told]
+    assert outcomes[0] == outcomes[1]
+    assert told[0] == told[1]
+    assert len(told[0]) > 100
+
+
+def test_a_world_without_faults_is_settled_at_once() -> None:
+    outcome = RealKv(3, Settings(disturb=False)).play()
+    assert outcome.failure is None
+    assert outcome.settle_s < 10.0
+
+
+# -- faults below the cores ---------------------------------------------------------------------------------------
+
+
+def forgets_who_is_due(patch: Patch) -> None:
+    """What was due while something else was handled is forgotten."""
+    look = Turns.look
+
+    def forgets(turns: Turns) -> tuple[bool, float]:
+        return look(turns)[0], math.inf
+
+    patch.setattr(Turns, "look", forgets)
+
+
+def loses_a_job(patch: Patch) -> None:
+    """A lane forgets the result of a commit that ends while another one waits."""
+    run = Lane._run
+    count = [0]
+
+    def forgetful(lane: Lane, work: Callable[[], Any], done: Callable[[Any], None] | None) -> None:
+        count[0] += 1
+        run(lane, work, done if count[0] % 5 else None)
+
+    patch.setattr(Lane, "_run", forgetful)
+
+
+def counts_a_refused_commit(patch: Patch) -> None:
+    """A commit that the disk refuses counts as done."""
+    done = MeshPorts.done
+
+    def careless(ports: MeshPorts, job: object, outcome: Any, now: float) -> Sequence[Effect]:
+        refused = isinstance(job, StoreCommit) and isinstance(outcome, StorageError)
+        return done(ports, job, None if refused else outcome, now)
+
+    patch.setattr(MeshPorts, "done", careless)
+
+
+def commits_nothing(patch: Patch) -> None:
+    """What is to be durable is done in memory alone."""
+    patch.setattr(mesh_ports, "commit", lambda backend, operations: None)
+
+
+def begins_with_less(patch: Patch) -> None:
+    """A backend forgets which writes of clones it has done."""
+    load = SqliteBackend.load
+
+    def forgetful(backend: SqliteBackend) -> Any:
+        found = load(backend)
+        return Loaded(found.entries, (), found.history)
+
+    patch.setattr(SqliteBackend, "load", forgetful)
+
+
+def tells_watchers_half(patch: Patch) -> None:
+    """Of changes that come together watchers hear the first."""
+    deliver = AttachedStore.deliver
+    patch.setattr(AttachedStore, "deliver", lambda store, changes: deliver(store, changes[:1]))
+
+
+def wakes_nobody(patch: Patch) -> None:
+    """An answer is there, and whoever waits for it is not told."""
+
+    def quiet(asked: Asked, outcome: object) -> None:
+        asked.forget()
+        asked.outcome = outcome
+
+    patch.setattr(Asked, "answer", quiet)
+
+
+FAULTS = (  # and a world that shows each
+    (forgets_who_is_due, 0),
+    (loses_a_job, 3),
+    (counts_a_refused_commit, 4),
+    (commits_nothing, 3),
+    (begins_with_less, 3),
+    (tells_watchers_half, 0),
+    (wakes_nobody, 0),
+)
+
+
+@pytest.mark.parametrize(("fault", "seed"), FAULTS)
+def test_a_fault_below_the_cores_is_found(fault: Callable[[Patch], None], seed: int, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(RealKv, "settle_max_s", 40.0)
+    fault(monkeypatch)
+    assert RealKv(seed).play().failure is not None

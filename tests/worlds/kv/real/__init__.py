@@ -1,0 +1,1 @@
+"""Data stores as users run them, on hosts that fail."""
