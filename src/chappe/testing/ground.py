@@ -35,6 +35,7 @@ class Net(PubSub):
             SimNetwork.__init__(self, world, DELAY_S)
             self.queue_max, self.inbox_max = QUEUE_MAX, INBOX_MAX
         self.rough = rough
+        self.connections: dict[Any, Any] = {}  # of those who ask, to those who answer
         self._mute: set[tuple[str, str]] = set()  # from whom nothing comes to whom
 
     def passes(self, source: str, target: str) -> bool:

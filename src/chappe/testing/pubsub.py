@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import zmq
 
-from chappe.sim.pubsub import REDIAL_S, Dialogue, SimLink
-from chappe.testing.ground import Socket, Station
+from chappe.core import Ask, Reply
+from chappe.sim.pubsub import REDIAL_S, Pipe, SimLink
+from chappe.testing.ground import Net, Socket, Station
+
+ASKED_MAX: Final = 1_000  # questions, or answers, on the way to one socket
 
 
 def _port_of(endpoint: str) -> str:
@@ -26,6 +30,7 @@ class _Socket(Socket):
         super().__init__(host)
         self.net = host.ground.net
         self._inbox: deque[list[bytes]] = deque()
+        self._parts: list[bytes] = []  # of what is sent next
 
     def getsockopt(self, option: int) -> Any:
         if option == zmq.FD:
@@ -46,6 +51,9 @@ class _Socket(Socket):
     def bound(self) -> None:
         pass
 
+    def unbind(self, endpoint: str) -> None:
+        self.ground.ports.pop(self.port, None)
+
     def recv_multipart(self, flags: int = 0, copy: bool = True) -> list[Any]:
         if not self._inbox:
             raise zmq.Again
@@ -61,7 +69,28 @@ class _Socket(Socket):
         raise NotImplementedError
 
     def send(self, frame: bytes, flags: int = 0) -> None:
-        self.send_multipart([frame])
+        self._parts.append(frame)
+        if not flags & zmq.SNDMORE:
+            frames, self._parts = self._parts, []
+            self.send_multipart(frames)
+
+    # Nobody refuses a connection here: what would tell of that says nothing.
+
+    @property
+    def context(self) -> _Socket:
+        return self
+
+    def socket(self, kind: int) -> _Socket:
+        return KINDS[kind](self.host)
+
+    def monitor(self, where: str, events: int) -> None:
+        pass
+
+    def disable_monitor(self) -> None:
+        pass
+
+    def connect(self, endpoint: str) -> None:
+        pass
 
     def poll(self, timeout_ms: int) -> int:
         return int(self.ground.scheduler.wait(lambda: bool(self._inbox), timeout_ms / 1000))
@@ -146,7 +175,6 @@ class _Publishing(_Socket):
         self._options: dict[int, Any] = {}
         self._sources: deque[SimLink] = deque()  # of what waits to be received
         self._source: SimLink | None = None  # of what was received last
-        self._parts: list[bytes] = []
         self._dials: dict[str, SimLink | None] = {}  # to sockets that subscribe here once they are connected
         self._name = f"publisher {self.number}"
 
@@ -183,7 +211,8 @@ class _Publishing(_Socket):
             link.down.send([welcome])
         if not self._options.get(zmq.XPUB_MANUAL):
             link.want(prefix, on)
-        if on or self._options.get(zmq.XPUB_MANUAL) or not any(prefix in each.asked for each in self.listeners):
+        told = on or self._options.get(zmq.XPUB_MANUAL) or self._options.get(zmq.XPUB_VERBOSER)
+        if told or not any(prefix in each.asked for each in self.listeners):
             self._sources.append(link)
             self.arrived([(b"\1" if on else b"\0") + prefix])
 
@@ -233,46 +262,147 @@ class _Publishing(_Socket):
                 dialled.close()
 
 
-class _Asking(_Socket):
-    """DEALER: asks one store."""
+class Connection:
+    """What a DEALER or a PUSH has to one socket: dialled again when it breaks; then it is another one there."""
 
-    _dialogue: Dialogue | None = None
+    def __init__(self, net: Net, asker: _Asking, port: str) -> None:
+        self._net = net
+        self.asker = asker
+        self._port = port
+        self._unsent: deque[list[bytes]] = deque()
+        self._dials = False
+        self.router: _Answering | None = None
+        self.name = b""
+        self.up: Pipe | None = None
+        self.down: Pipe | None = None
+
+    def ask(self, frames: list[bytes]) -> None:
+        """Send something now, or once somebody is there. Raises Again if there is no room."""
+        if len(self._unsent if self.up is None else self.up) >= ASKED_MAX:
+            raise zmq.Again
+        if self._bad_luck():
+            self._net.failed[Ask] += 1
+            return
+        self._unsent.append(frames)
+        if not self._dials:
+            self._dial()
+
+    def reply(self, frames: list[bytes]) -> None:
+        """Send something back."""
+        if self.down is not None and not self._bad_luck():
+            self.down.send(frames)
+        else:
+            self._net.failed[Reply] += 1
+
+    def _dial(self) -> None:
+        self._dials = False
+        net = self._net
+        if self.asker.closed:
+            return
+        if self.up is None:
+            router = net.routers.get(self._port)
+            if not isinstance(router, _Answering) or not net.reachable(self.asker.name, router.name):
+                net.failed[Ask] += 1
+                self._redial()
+                return
+            net.dialogues += 1
+            self.router, self.name = router, net.dialogues.to_bytes(5)
+            self.up = Pipe(net, router, partial(router.asked, self.name), ASKED_MAX, what=Ask)
+            self.down = Pipe(net, self.asker, self.asker.arrived, router.room(), what=Reply)
+            router.clients[self.name] = net.connections[self] = self
+        while self._unsent:
+            self.up.send(self._unsent.popleft())
+
+    def _redial(self) -> None:
+        self._dials = True
+        self._net.clock.after(self._net.clock.rng.uniform(*REDIAL_S), self._dial)
+
+    def break_(self) -> None:
+        """It breaks, and everything that is under way is lost."""
+        if self.up is not None:
+            self.up.close()
+            self.close()
+            self._redial()
+
+    def close(self) -> None:
+        """The asker has closed it: what it has sent still arrives."""
+        if self.router is not None and self.down is not None:
+            self.down.close()
+            del self.router.clients[self.name], self._net.connections[self]
+            self.router = self.up = self.down = None
+
+    def pipe(self, source: str) -> Pipe | None:
+        """What carries what a host of this name sends."""
+        return self.up if source == self.asker.name else self.down
+
+    def _bad_luck(self) -> bool:
+        return self._net.query_loss > 0 and self._net.clock.rng.random() < self._net.query_loss
+
+
+class _Asking(_Socket):
+    """DEALER, which asks one other socket, and PUSH, which expects no answer."""
+
+    _connection: Connection | None = None
 
     def connect(self, endpoint: str) -> None:
-        self._dialogue = Dialogue(self.net, self, _port_of(endpoint))
+        self._connection = Connection(self.net, self, _port_of(endpoint))
 
     def send_multipart(self, frames: Sequence[bytes], flags: int = 0, copy: bool = True) -> None:
-        assert self._dialogue is not None
-        self._dialogue.ask(int.from_bytes(frames[0]), frames[1], b"".join(frames[2:]))
+        assert self._connection is not None
+        self._connection.ask(list(frames))
 
-    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
-        number, raw, batches = thing
-        self.arrived([number.to_bytes(8), raw, *batches])
+    def leave(self) -> None:
+        super().leave()
+        if self._connection is not None:
+            self._connection.close()
 
 
 class _Answering(_Socket):
-    """ROUTER: answers questions."""
+    """ROUTER, which answers questions."""
 
     def __init__(self, host: Station) -> None:
         super().__init__(host)
-        self._clients: dict[bytes, Dialogue] = {}
+        self.clients: dict[bytes, Connection] = {}
+        self._mandatory = False
+
+    def setsockopt(self, option: int, value: Any) -> None:
+        self._mandatory = self._mandatory or option == zmq.ROUTER_MANDATORY
 
     def bound(self) -> None:
-        self.net.routers[self.port] = self
+        self.net.routers[self.port] = self  # type: ignore[assignment]
 
-    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
-        client = dialogue.number.to_bytes(5)
-        self._clients[client] = dialogue
-        self.arrived([client, request_id.to_bytes(8), raw, *([payload] if payload else [])])
+    def room(self) -> int:
+        """How many answers may be on the way to one client."""
+        return self.net.queue_max if self._mandatory else ASKED_MAX
+
+    def asked(self, client: bytes, frames: list[bytes]) -> None:
+        """A client has sent something."""
+        self.arrived([client, *frames])
 
     def send_multipart(self, frames: Sequence[bytes], flags: int = 0, copy: bool = True) -> None:
-        client = self._clients[frames[0]]
-        if self.net.passes(self.name, client.asker.name):
-            client.reply(int.from_bytes(frames[1]), frames[2], tuple(frames[3:]))
+        client = self.clients.get(frames[0])
+        if client is None:
+            self.net.failed[Reply] += 1
+            if self._mandatory:
+                raise zmq.ZMQError(errno.EHOSTUNREACH)
+            return
+        if self._mandatory and client.down is not None and len(client.down) >= self.room():
+            self.net.failed[Reply] += 1
+            raise zmq.Again
+        client.reply(list(frames[1:]))
 
     def leave(self) -> None:
         super().leave()
         self.net.routers.pop(self.port, None)
+        for each in list(self.clients.values()):
+            each.break_()
+
+
+class _Pulling(_Answering):
+    """PULL, which is not told who sends."""
+
+    def asked(self, client: bytes, frames: list[bytes]) -> None:
+        self.arrived(frames)
 
 
 KINDS: Final[dict[int, type[_Socket]]] = {
@@ -280,5 +410,8 @@ KINDS: Final[dict[int, type[_Socket]]] = {
     zmq.XSUB: _Listening,
     zmq.XPUB: _Publishing,
     zmq.DEALER: _Asking,
+    zmq.PUSH: _Asking,
     zmq.ROUTER: _Answering,
+    zmq.PULL: _Pulling,
+    zmq.PAIR: _Socket,
 }

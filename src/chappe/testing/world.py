@@ -224,8 +224,9 @@ class World:
                 sock.kill()
             members = [each for ref in host.members if (each := ref()) is not None]
             for each in members:
-                self._scheduler.remove(each)
-                at_exit.remove(each)
+                if type(each).__hash__ is not None:  # a map has none; its member is forgotten itself
+                    self._scheduler.remove(each)
+                    at_exit.remove(each)
             forking.abandon(members, "of a killed host", _killed)
             host.leave()
         finally:
@@ -264,6 +265,9 @@ class World:
             for link in list(publisher.listeners):
                 if {link.subscriber.name, publisher.name} == {one, other}:
                     link.break_()
+        for each in list(self._ground.net.connections):
+            if {each.asker.name, each.router.name} == {one, other}:
+                each.break_()
         for side in self._ground.streams.between(one, other):
             side.cut = True
 
@@ -278,6 +282,9 @@ class World:
                 ):
                     if pipe is not None and (writer, reader) == (source, target):
                         pipe.held_until = math.inf
+        for each in net.connections:
+            if {each.asker.name, each.router.name} == {source, target}:
+                each.pipe(source).held_until = math.inf
         for side in self._ground.streams.between(source, target):
             side.mute = side.mute or side.host.name == source
 
@@ -290,6 +297,8 @@ class World:
                 for pipe in (link.up, link.down):
                     if pipe is not None:
                         pipe.held_until = 0.0
+        for each in net.connections:
+            each.up.held_until = each.down.held_until = 0.0
         net.unstick()
         for side in list(self._ground.streams.sides):
             if side.cut or side.mute:
