@@ -70,9 +70,7 @@ class Survival(Checker[MapWorld]):
         if len(servers) != 1:
             return f"{len(servers)} servers are active: {[each.core.star.story() for each in world.running()]}"
         found = {entry.key: entry.value[0] for entry in servers[0].core.engine.items()}
-        if any(
-            each.outcome is None and host.alive for host in world.alive(ClientHost) for each in host.written.values()
-        ):
+        if any(each.outcome is None and host.alive for host in world.clients() for each in host.written.values()):
             return "writes are under way"
         counters: dict[str, dict[bytes, Written]] = {}
         for each in world.written[self.world.excused :]:
@@ -121,7 +119,7 @@ class Convergence(Checker[MapWorld]):
         contents = _contents(active[0])
         if _contents(passive) != contents:
             return f"the passive server has {len(_contents(passive))} keys, the active one {len(contents)}"
-        for client in world.alive(ClientHost):
+        for client in world.clients():
             if client.core.state != "active" or client.core.pending:
                 return f"{client.name} is {client.core.state}, {client.core.pending} writes are not confirmed"
             if isinstance(client, GuideHost):
@@ -154,12 +152,12 @@ class Sessions(Checker[MapWorld]):
         if server is None:
             return "nobody is active"
         found = {entry.key.encode(): entry.value[1] for entry in server.core.engine.items()}
-        sessions = {each.core.session for each in world.alive(ClientHost)}
+        sessions = {each.core.session for each in world.clients()}
         for key, uuid in found.items():
             if key.startswith(b"/session/") and uuid[:SESSION_BYTES] not in sessions:
                 return f"{key!r} has outlived its client"
         if not world.excused:
-            for client in world.alive(ClientHost):
+            for client in world.clients():
                 lost = client.session_keys - found.keys()
                 if lost and client not in self._ended:
                     self.fail(f"{client.name} lives, and its values {sorted(lost)} are gone")
