@@ -85,6 +85,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.testing": {
         *(*FACES, *HERE, "chappe.sim", "chappe.runtime", "chappe.log.batch", *MACHINES),
         "chappe.storage.segments.files",  # the calls that a disk is asked by
+        "chappe.core",  # the kinds of effects that a network counts by
     },
     "chappe.compat": {*FEATURES, *WORLD, "chappe.api"},
     "chappe.subscribers": {*FACES, *HERE, "chappe.log.batch"},

@@ -11,7 +11,7 @@ from tests.worlds.maps.real import RealMaps
 from chappe.core import Effect
 from chappe.kv.chp import pair
 from chappe.kv.chp.ledger import Ledger
-from chappe.replication.binary_star.decisions import PairMemory
+from chappe.replication.binary_star.messages import PairMemory
 from chappe.replication.binary_star.witness import WitnessCore
 from chappe.runtime.map_ports import MapServerPorts
 

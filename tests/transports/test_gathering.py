@@ -12,7 +12,7 @@ class Rig:
         self.looks: list[float] = []
         self.now = 0.0
         self.takes_s = 0.0  # to write to one socket
-        self.gatherer = WriteGatherer(self, room, lambda: self.now)
+        self.gatherer = WriteGatherer(self, room, 1_000_000, lambda: self.now)
         self.one = [Flush(1)]
         self.both = [Flush(1), Flush(2)]
 

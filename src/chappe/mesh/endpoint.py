@@ -31,6 +31,7 @@ class EndpointCore(Peerings):
         assert own_id != NOBODY
         super().__init__(own_id, options, now)
         self.peer_messages_max = options.peer_messages_max
+        self.peer_bytes_max = options.peer_bytes_max
 
     # -- the driver -------------------------------------------------------------------------------
 

@@ -103,7 +103,8 @@ class MeshPorts(Ports):
         self._users = weakref.ref(users)
         self._security = security
         self._bindings = Bindings(frozenset() if security is None else security.ids | {core.own_id})
-        self.gatherer = WriteGatherer(self, core.peer_messages_max)
+        # What is gathered has half of the room for a peer; what is passed on meanwhile has the other half.
+        self.gatherer = WriteGatherer(self, core.peer_messages_max // 2, core.peer_bytes_max // 2)
         self._links: dict[int, TcpLink] = {}
         self._closing: dict[int, TcpLink] = {}  # being flushed; the core has forgotten them
         self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
@@ -159,9 +160,9 @@ class MeshPorts(Ports):
     def look_again_at(self, due: float) -> None:
         self.turns.look_again_at(due)
 
-    def send_soon(self, flushes: Sequence[Flush], now: float) -> None:
+    def send_soon(self, flushes: Sequence[Flush], now: float, size: int = 0) -> None:
         """Write a published message to its sockets, perhaps a moment later with others; the lock is held."""
-        self.gatherer.add(flushes)
+        self.gatherer.add(flushes, size)
         self.gatherer.soon(now)
 
     @property

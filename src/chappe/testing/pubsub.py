@@ -262,7 +262,7 @@ class _Publishing(_Socket):
                 dialled.close()
 
 
-class Connection:
+class RoutedConnection:
     """What a DEALER or a PUSH has to one socket: dialled again when it breaks; then it is another one there."""
 
     def __init__(self, net: Net, asker: _Asking, port: str) -> None:
@@ -342,10 +342,10 @@ class Connection:
 class _Asking(_Socket):
     """DEALER, which asks one other socket, and PUSH, which expects no answer."""
 
-    _connection: Connection | None = None
+    _connection: RoutedConnection | None = None
 
     def connect(self, endpoint: str) -> None:
-        self._connection = Connection(self.net, self, _port_of(endpoint))
+        self._connection = RoutedConnection(self.net, self, _port_of(endpoint))
 
     def send_multipart(self, frames: Sequence[bytes], flags: int = 0, copy: bool = True) -> None:
         assert self._connection is not None
@@ -362,7 +362,7 @@ class _Answering(_Socket):
 
     def __init__(self, host: Station) -> None:
         super().__init__(host)
-        self.clients: dict[bytes, Connection] = {}
+        self.clients: dict[bytes, RoutedConnection] = {}
         self._mandatory = False
 
     def setsockopt(self, option: int, value: Any) -> None:

@@ -29,7 +29,8 @@ class WriteGatherer:
 
     Args:
         writer: Has the sockets.
-        room: How many messages may wait for a peer; what is gathered is never more.
+        room: How many messages may be gathered ...
+        bytes_max: ... and about how many bytes of them; one message may always be.
         clock: Tells the time, monotonic seconds.
     """
 
@@ -37,6 +38,7 @@ class WriteGatherer:
         self,
         writer: LinkWriter,
         room: int,
+        bytes_max: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.due = math.inf
@@ -44,16 +46,19 @@ class WriteGatherer:
         self._clock = clock or time.monotonic
         self._writer = writer
         self._many = min(MANY, room)
+        self._bytes_max = bytes_max
         self._waiting: dict[int, Flush] = {}  # by connection
         self._last: Sequence[Flush] = ()  # added last
         self._count = 0
+        self._bytes = 0
         self._asked_at = -math.inf
         self._held = False
 
-    def add(self, flushes: Sequence[Flush]) -> None:
-        """A message waits for these sockets; ``soon`` or ``at_once`` follows."""
+    def add(self, flushes: Sequence[Flush], size: int = 0) -> None:
+        """A message of so many bytes waits for these sockets; ``soon`` or ``at_once`` follows."""
         if flushes:
             self._count += 1
+            self._bytes += size
             if flushes is not self._last:  # as a rule they are those of the message before
                 self._last = flushes
                 for each in flushes:
@@ -63,7 +68,7 @@ class WriteGatherer:
         """Nobody waits for what was added last: it may leave with what follows."""
         quick = now < self._asked_at + GAP_S
         self._asked_at = now
-        if not quick or self._count >= self._many or now >= self.due:
+        if not quick or self._count >= self._many or self._bytes >= self._bytes_max or now >= self.due:
             self.at_once()
             self._asked_at = self._clock()  # writing to many peers takes longer than the gap, and is no pause
         elif self.due == math.inf and self._waiting and not self._held:
@@ -75,7 +80,7 @@ class WriteGatherer:
         if self._held:
             return
         self.many = self._count > 1
-        self._count = 0
+        self._count = self._bytes = 0
         self.due = math.inf
         self._last = ()
         waiting, self._waiting = self._waiting, {}

@@ -19,7 +19,7 @@ from chappe.errors import BufferFull, ChappeError, StorageFull
 from chappe.kv.backend import Operation
 from chappe.kv.chp.client import KeyChanged
 from chappe.kv.chp.stream import MARK, Welcome, from_server
-from chappe.replication.binary_star.decisions import WITNESS
+from chappe.replication.binary_star.messages import WITNESS
 from chappe.runtime.map_ports import ANSWERED, MapClientPorts
 from chappe.sim.world import Settings
 from chappe.storage.kv_backends import SqliteBackend

@@ -173,7 +173,7 @@ class EndpointHost:
                 raise Unreachable(f"there is no way to endpoint {UUID(bytes=receiver)}: wait for it with await_peer")
             if self._tap is not None:
                 self._tap.published(topic, payload, kind, receiver)
-            self.node.send_soon(flushes, now)
+            self.node.send_soon(flushes, now, len(payload))
             if source is not None:
                 self.node.driver.perform(self.core.deliver_here(topic, plain, source))
             self._done()
@@ -216,6 +216,7 @@ class EndpointHost:
                 return None
             if self.permitted is not None:
                 self.permitted.publish(topics_of(chunk), DATA)
+            self.node.gatherer.at_once()  # the chunk may be as large as what waits for a peer may be
             if self.node.sealing is None:
                 flushes, wanted = self.core.publish_many(chunk, time.monotonic(), since)
             else:
