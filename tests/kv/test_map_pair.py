@@ -8,6 +8,7 @@ import pytest
 from tests.kv.map_rig import Client, Rig, Server
 
 from chappe.defaults import MIB
+from chappe.errors import StorageError
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.events import MapWritesLost
@@ -474,3 +475,40 @@ def test_however_many_steps_failed_no_message_to_the_partner_is_large() -> None:
     for name in names:
         failed = two.core.ledger.sessions[name].failed
         assert {number: code for number, (code, _) in failed.items()} == dict.fromkeys(refused, 1)
+
+
+def test_a_snapshot_is_durable_with_the_numbers_of_its_writers_or_not_at_all() -> None:
+    rig = Rig()
+    one, two, client = begun(rig, durable=True)
+    client.write((b"/a", b"1"))
+    rig.run(0.1)
+    rig.kill("two")
+    rig.run(2)
+    other = rig.client("other", servers=BOTH)
+    other.write((b"/b", b"2"))
+    tickets = [client.write((b"/%d" % number, b"x")) for number in range(50)]
+    rig.run(1)
+    two = rig.paired("two", durable=True)
+    two.disk = False
+    before = {name: session.applied for name, session in two.core.ledger.sessions.items()}
+    sequence = two.core.ledger.sequence
+    rig.run(1)
+    while len(two.contents()) < 52:
+        two.commit()  # of Binary Star's memory
+    (snapshot,) = two.commits
+
+    kinds = [type(each).__name__ for each in snapshot.operations]
+    assert kinds.count("PutRow") == 51  # all that it did not have
+    assert kinds.count("WriterRow") >= 2
+    assert two.core.core.confirmed == 0
+
+    two.commits.clear()
+    two.act(two.core.handle_done(snapshot, StorageError("the disk is full"), rig.now))
+
+    assert two.contents() == {"/a": b"1"}
+    assert {name: session.applied for name, session in two.core.ledger.sessions.items()} == before
+    assert two.core.ledger.sequence == sequence
+    assert two.core.core.confirmed == 0
+    assert not [each for each in tickets if lost(client, each)]
+    assert one.core.active
+    assert not two.core.active

@@ -19,7 +19,8 @@ Patch = pytest.MonkeyPatch
 
 
 def test_users_get_what_is_promised() -> None:
-    failed = {seed: failure for seed in range(20) if (failure := RealMaps(seed).play().failure) is not None}
+    seeds = (*range(20), 193)  # in the last one a disk refuses a snapshot
+    failed = {seed: failure for seed in seeds if (failure := RealMaps(seed).play().failure) is not None}
     assert failed == {}  # replay with: python -m tests.worlds --scenario maps-real --seed N -v
 
 

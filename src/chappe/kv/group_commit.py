@@ -11,7 +11,7 @@ with every member, so that n insertions into one set cost as many encodings of i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from chappe.compiled import Frozen
@@ -79,8 +79,8 @@ class Committing(Generic[T]):
         self._number = 0
         self._added = 0
         self._waiting_bytes = 0
-        self._forgotten: list[Operation] = []  # of whom nothing is to be kept any more
-        self._leaving: list[Operation] = []  # of them, those that went with the commit under way
+        self._forgotten: list[ForgetWriter] = []  # of whom nothing is to be kept any more
+        self._leaving: list[ForgetWriter] = []  # of them, those that went with the commit under way
 
     @property
     def count(self) -> int:
@@ -128,6 +128,10 @@ class Committing(Generic[T]):
         """With the next commit, what is kept of a clone's writes goes."""
         self._forgotten.append(ForgetWriter(entity))
 
+    def remember(self, entities: Set[Entity]) -> None:
+        """What is kept of these clones' writes stays."""
+        self._forgotten = [each for each in self._forgotten if each.entity not in entities]
+
     def start(self, row_of: RowOf) -> Commit | None:
         """The next commit, unless one is under way or nothing waits.
 
@@ -136,7 +140,7 @@ class Committing(Generic[T]):
         if self._under_way or not self._waiting:
             return None
         self._leaving, self._forgotten = self._forgotten, []
-        operations = list(self._leaving)
+        operations: list[Operation] = list(self._leaving)
         gathered: list[Row] = []
         size = 0
         limits = self._limits

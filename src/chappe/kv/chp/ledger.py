@@ -89,6 +89,14 @@ class Doing(msgspec.Struct, frozen=True):
         return False
 
 
+class Former(msgspec.Struct, frozen=True):
+    """All that a snapshot replaces beside the entries: it counts again if the disk refuses the snapshot."""
+
+    sessions: OrderedDict[bytes, Session]
+    sequence: int
+    past: OrderedDict[bytes, int]
+
+
 class Ledger:
     """Orders updates, commits them and tells them when they are durable.
 
@@ -123,6 +131,7 @@ class Ledger:
         self._own = chp.session_of(epoch[: chp.SESSION_BYTES])
         self._expired = 0
         self._order = 0
+        self._former: deque[Former] = deque()  # of each snapshot that is not durable yet
         self._load(loaded or Loaded())
         self._note_all(now)
         self.recent.begin(self.sequence)
@@ -301,7 +310,13 @@ class Ledger:
 
     def replace(self, staged: StagedEntries, sequence: int, sessions: Sequence[WriterState], now: float,
                 effects: list[Effect]) -> None:  # fmt: skip
-        """Have what the other server has, and nothing else."""
+        """Have what the other server has, and nothing else.
+
+        Its entries and the numbers of its writers are durable at once: a writer's number without its entries would
+        stand for a step that this server never had.
+        """
+        if self.durable:
+            self._former.append(Former(self.sessions, self.sequence, self.past.copy()))
         self.past.clear()
         self._order += 1
         self.followed = False
@@ -310,7 +325,7 @@ class Ledger:
         if self.durable:
             for name in self.sessions:
                 self.commits.forget(_entity(name))
-        self.sessions.clear()
+        self.sessions = OrderedDict()
         self.sequence = sequence
         for name, applied, failed in sessions:
             session = self.session(name, now)
@@ -318,7 +333,7 @@ class Ledger:
             session.failed = {number: (code, text) for number, code, text in failed}
             self._remember(len(failed))
             if self.durable:
-                self._finish(Doing((), (), name, applied, sequence=sequence, copied=True, order=self._order), effects)
+                self.commits.add(Doing((), (), name, applied, copied=True, order=self._order))
         doing = Doing(tuple(changes), (), sequence=sequence, copied=True, whole=True, order=self._order)
         self._finish(doing, effects)
         self.recent.begin(sequence)
@@ -470,6 +485,8 @@ class Ledger:
         lost = 0
         self._numbers.refused()
         undone = self.commits.failed(number, self.engine)
+        if self._former:
+            self._restore(self._former[0])
         for doing in undone:
             for change in doing.changes:
                 self._note_again(change.key, now)
@@ -484,7 +501,26 @@ class Ledger:
                 lost += len(doing.told)
         return lost
 
+    def _restore(self, former: Former) -> None:
+        """Be what the server was before a snapshot that the disk has refused; its entries are undone already."""
+        self._former.clear()
+        sessions = former.sessions
+        if self.serving:
+            for name, session in self.sessions.items():
+                if name not in sessions:
+                    session.taken = session.applied = 0  # its writer says anew what it was told
+                    session.waiting.clear()
+                    sessions[name] = session
+            self.sequence += 1  # nobody goes on from what the snapshot had
+        else:
+            self.sequence = former.sequence
+        self.sessions, self.past = sessions, former.past
+        self.commits.remember({_entity(name) for name in sessions})
+        self.recent.begin(self.sequence)
+
     def _release(self, doing: Doing, effects: list[Effect]) -> None:
+        if doing.whole and self._former:
+            self._former.popleft()
         if doing.order != self._order:
             return
         self.news = True
