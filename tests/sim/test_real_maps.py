@@ -63,9 +63,9 @@ def counts_a_refused_commit(patch: Patch) -> None:
 
 
 FAULTS = (  # and a world that shows each
-    (confirms_at_once, 43),
+    (confirms_at_once, 171),
     (grants_everything, 65),
-    (keeps_no_writers, 32),
+    (keeps_no_writers, 40),
     (keeps_no_term, 7),
     (counts_a_refused_commit, 40),
 )
