@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -253,8 +254,8 @@ def test_a_token_is_printed_alone_and_made_where_the_key_is(shell: Shell) -> Non
 
 def test_the_commands_of_the_docs_set_up_three_programs_on_two_machines(shell: Shell) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/permissions.md").read_text()
-    block = page.partition("```console\n")[2].partition("```")[0]
-    commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    blocks = re.findall(r"^```console.*?\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[:2]
+    commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     assert len(commands) <= 4
     other = shell.directory / "other"
     (other / "keys").mkdir(parents=True, mode=0o700)

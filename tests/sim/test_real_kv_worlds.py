@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.sources import needs_sources
 from tests.worlds.kv.real.scenario import RealKv
 
 from chappe.api.kv.attached import AttachedStore
@@ -23,6 +24,12 @@ from chappe.sim.world import Settings
 from chappe.storage.kv_backends import SqliteBackend
 
 Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def _from_the_sources() -> None:
+    """Beside compiled cores the classes that worlds wrap stay known to ``isinstance`` after a world has ended."""
+    needs_sources()
 
 
 def test_users_of_data_stores_get_what_is_promised() -> None:
