@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
+from tools.compile import PARTS, parts
 
 SOURCE: Final = Path(__file__).parent.parent / "src"
 
@@ -176,6 +178,14 @@ def complaints(source: str, module: str, package: bool = False) -> list[str]:
         elif top in IMPURE and not typing_only and part_of(module, WITHOUT_WORLD) is not None:
             found.append(f"{module}, line {line}: a core has no {top}; the driver hands in what it needs")
     return found
+
+
+def test_no_compiled_class_is_made_by_abcmeta() -> None:
+    """Compiled classes would share the memory of ``isinstance`` with all others of their base: a clone, once known
+    as one, could count as a master."""
+    compiled = [SOURCE / name for names in parts(list(PARTS)).values() for name in names]
+    assert len(compiled) > 50
+    assert [str(path) for path in compiled if re.search(r"\bABC(Meta)?\b", path.read_text())] == []
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

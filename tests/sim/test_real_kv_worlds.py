@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.sources import needs_sources
+from tests.sim.below_the_cores import forgets_who_is_due
 from tests.worlds.kv.real.scenario import RealKv
 
 from chappe.api.kv.attached import AttachedStore
@@ -18,18 +17,11 @@ from chappe.kv.backend import Loaded
 from chappe.member import StoreCommit
 from chappe.runtime import mesh_ports
 from chappe.runtime.mesh_ports import MeshPorts
-from chappe.runtime.turns import Turns
 from chappe.runtime.worker import Lane
 from chappe.sim.world import Settings
 from chappe.storage.kv_backends import SqliteBackend
 
 Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture(autouse=True)
-def _from_the_sources() -> None:
-    """Beside compiled cores the classes that worlds wrap stay known to ``isinstance`` after a world has ended."""
-    needs_sources()
 
 
 def test_users_of_data_stores_get_what_is_promised() -> None:
@@ -52,16 +44,6 @@ def test_a_world_without_faults_is_settled_at_once() -> None:
 
 
 # -- faults below the cores ---------------------------------------------------------------------------------------
-
-
-def forgets_who_is_due(patch: Patch) -> None:
-    """What was due while something else was handled is forgotten."""
-    look = Turns.look
-
-    def forgets(turns: Turns) -> tuple[bool, float]:
-        return look(turns)[0], math.inf
-
-    patch.setattr(Turns, "look", forgets)
 
 
 def loses_a_job(patch: Patch) -> None:

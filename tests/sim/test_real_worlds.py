@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.sim.below_the_cores import forgets_who_is_due
 from tests.worlds.log.real.scenario import RealLog
 
 from chappe.api.log.consumer import Consumer
@@ -18,7 +19,6 @@ from chappe.log.storage import WriteRecords
 from chappe.runtime.driver import Driver
 from chappe.runtime.log_seats import Seat, SeatPorts
 from chappe.runtime.store_ports import StorePorts
-from chappe.runtime.turns import Turns
 from chappe.runtime.worker import Lane
 from chappe.sim.world import Settings
 from chappe.system import time
@@ -51,16 +51,6 @@ def test_a_world_without_faults_is_settled_at_once() -> None:
 
 
 # -- faults below the cores ---------------------------------------------------------------------------------------
-
-
-def forgets_who_is_due(patch: Patch) -> None:
-    """What was due while something else was handled is forgotten."""
-    look = Turns.look
-
-    def forgets(turns: Turns) -> tuple[bool, float]:
-        return look(turns)[0], math.inf
-
-    patch.setattr(Turns, "look", forgets)
 
 
 def acknowledges_before_the_disk(patch: Patch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeAlias
 
@@ -92,7 +92,7 @@ def past_rows(role: KvRole, history: KeyHistory, key: Value) -> list[HistoryRow]
     return history.rows_of(key, entry, 0 if entry is None else role.revision_of(entry))
 
 
-class KvRole(ABC):
+class KvRole:
     """A master or a clone. Every method that does something takes ``now``, monotonic seconds, and returns actions.
 
     Args:

@@ -13,7 +13,7 @@ message may go beyond the bytes of a box, a batch may go beyond the messages.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -50,7 +50,7 @@ class Policy(StrEnum):
     DISCONNECT = "disconnect"
 
 
-class Box(ABC, Generic[T]):
+class Box(Generic[T]):
     """A queue of bounded size. It is not safe for several threads: its owner has a lock.
 
     It is full at ``messages_max`` messages or ``bytes_max`` bytes, whichever comes first; one message may go beyond the
