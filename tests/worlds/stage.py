@@ -18,6 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.worlds.ground_faults import GroundFaults
 from tests.worlds.residents import Life, Place, Resident
 
 from chappe.sim.world import Outcome, SimWorld, Violation
@@ -143,3 +144,19 @@ class StagedWorld(SimWorld):
             return super().play()
         finally:
             self.stage.end()
+
+
+class DisturbedWorld(StagedWorld):
+    """A world with the faults of its ground, and no others."""
+
+    ground_faults: GroundFaults  # made by the scenario
+
+    def plan(self, until: float) -> float:
+        """Plan the faults."""
+        if self.settings.disturb:
+            self.ground_faults.plan(until)
+        return until
+
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        self.ground_faults.heal()

@@ -10,7 +10,7 @@ from tests.worlds.ground_faults import GroundFaults
 from tests.worlds.maps.hosts import SERVERS, Written
 from tests.worlds.maps.scenario import COUNTERS, Convergence, Survival, Terms
 from tests.worlds.residents import Life, Place, Resident
-from tests.worlds.stage import Stage, StagedWorld
+from tests.worlds.stage import DisturbedWorld, Stage
 
 from chappe import MapServer, SharedMap, Witness
 from chappe.api.kv import map_member, map_server, witness
@@ -179,7 +179,7 @@ class MapResident(Resident):
     life = MapLife
 
 
-class RealMaps(StagedWorld):
+class RealMaps(DisturbedWorld):
     """A pair of map servers with disks, their witness, and maps, as users run them."""
 
     lengths_s: ClassVar[tuple[float, ...]] = (5.0, 15.0)
@@ -206,7 +206,7 @@ class RealMaps(StagedWorld):
         )
         self.usual_disk_s = self.rng.choice(USUAL_S)
         self.watch(Terms(self), Survival(self), Convergence(self))  # type: ignore[arg-type]
-        self._faults = GroundFaults(self)
+        self.ground_faults = GroundFaults(self)
 
     def running(self) -> list[ServerLife]:
         """The servers that run."""
@@ -236,16 +236,6 @@ class RealMaps(StagedWorld):
                     self.see("on_welcome", None, server, epoch)
             if self.wrong:
                 self.fail("watches", self.wrong[0])
-
-    def plan(self, until: float) -> float:
-        """Plan the faults."""
-        if self.settings.disturb:
-            self._faults.plan(until)
-        return until
-
-    def heal(self) -> None:
-        """End everything that is wrong."""
-        self._faults.heal()
 
     def stop(self) -> None:
         """Write nothing more."""

@@ -25,7 +25,7 @@ from tests.worlds.log.real.residents import (
 )
 from tests.worlds.log.world import LASTS, STORED, Cores, WatchedLog, small_limits
 from tests.worlds.residents import Place, Resident
-from tests.worlds.stage import Replaced, Stage, StagedWorld, kind_made_by
+from tests.worlds.stage import DisturbedWorld, Replaced, Stage, kind_made_by
 
 from chappe.api.log import consumer as consumers
 from chappe.api.log import store as stores
@@ -42,7 +42,7 @@ from chappe.sim.world import Outcome, Settings, Violation
 RETAINED = 0.2  # of the worlds have stores that forget what is old
 
 
-class RealLog(StagedWorld, WatchedLog):
+class RealLog(DisturbedWorld, WatchedLog):
     """The log as users run it: the API's own objects, sockets' queues, disks and threads' turns."""
 
     lengths_s: ClassVar[tuple[float, ...]] = (2.0, 4.0, 8.0)
@@ -73,7 +73,7 @@ class RealLog(StagedWorld, WatchedLog):
         self.stage = Stage(self, self._replaced(cores or Cores()))
         self.usual_disk_s = self.rng.choice(USUAL_S)
         self.watch(Lasts(self), Ends(self), *all_checkers(self), Shared(self))
-        self._faults = RealFaults(self)
+        self.ground_faults = RealFaults(self)
 
     def _replaced(self, cores: Cores) -> list[Replaced]:
         """Limits and classes of cores that objects of the API take from their modules."""
@@ -167,16 +167,6 @@ class RealLog(StagedWorld, WatchedLog):
                 self.broken = violation
 
     # -- time ---------------------------------------------------------------------------------------------------
-
-    def plan(self, until: float) -> float:
-        """Plan the faults."""
-        if self.settings.disturb:
-            self._faults.plan(until)
-        return until
-
-    def heal(self) -> None:
-        """End everything that is wrong."""
-        self._faults.heal()
 
     def stop(self) -> None:
         """Send no more."""
