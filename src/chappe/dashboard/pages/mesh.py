@@ -50,7 +50,7 @@ class Live:
         return self._subscriber is not None
 
     def start(self, prefix: str) -> str:
-        """Subscribe; returns the problem, empty if there is none."""
+        """Subscribe; return the problem, or an empty string."""
         self.stop()
         if self._looks.endpoint is None:
             return "This dashboard looks at no mesh: start it with --peer HOST:PORT."
