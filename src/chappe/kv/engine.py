@@ -72,8 +72,8 @@ class Engine:
     """Entries in memory with their versions and latest changes.
 
     Args:
-    version: Of the last change before this engine was made.
-    changes_max: Changes that are remembered; older ones are forgotten.
+        version: Of the last change before this engine was made.
+        changes_max: Changes that are remembered; older ones are forgotten.
     """
 
     def __init__(self, version: int = 0, changes_max: int = STORE_CHANGES_MAX) -> None:

@@ -74,8 +74,8 @@ class KeyHistory:
     """The latest changes of each key.
 
     Args:
-    size: Changes of a key that are kept; 0 for none.
-    kept: Whether rows are also kept elsewhere, and have to be removed there.
+        size: Changes of a key that are kept; 0 for none.
+        kept: Whether rows are also kept elsewhere, and have to be removed there.
     """
 
     def __init__(self, size: int, limits: KvLimits, *, kept: bool) -> None:

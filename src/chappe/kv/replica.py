@@ -152,9 +152,9 @@ class StoreReplica(KvRole):
     """One of the servers that are master in turn.
 
     Args:
-    entity: Who this one is as an author of writes; made by ``entity.chappe_entity``, new in each life.
-    notify: Whether changes are told to watchers.
-    history: The latest changes of each key, as far as all have them.
+        entity: Who this one is as an author of writes; made by ``entity.chappe_entity``, new in each life.
+        notify: Whether changes are told to watchers.
+        history: The latest changes of each key, as far as all have them.
     """
 
     kind = "master"

@@ -101,8 +101,8 @@ class Ledger:
     """Orders updates, commits them and tells them when they are durable.
 
     Args:
-    loaded: What the backend has; None without one.
-    clock: Asked now; from then on only ``now`` counts.
+        loaded: What the backend has; None without one.
+        clock: Asked now; from then on only ``now`` counts.
     """
 
     def __init__(self, epoch: bytes, loaded: Loaded | None, limits: MapLimits, now: float, clock: Clock) -> None:
