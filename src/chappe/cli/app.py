@@ -82,10 +82,10 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "Run pipelines that are files: topics in, SQL or Python, topics, tables or Parquet out.",
     ),
     "keys": ("keys.app", "Make an authority and an identity for each program, so that only your own may take part."),
-    "permissions": ("permissions.app", "Who may do what with which topics: look, ask, and sign what you have changed."),
+    "permissions": ("permissions.app", "Show, ask and sign who may do what with which topics."),
     "kv": ("kv.app", "Read and write a data store of the mesh, as a clone of it; or serve one."),
     "map": ("maps_files.app", "Read and write a map that many programs share through a server; or serve one."),
-    "chain": ("chain.app", "Servers that hold exactly the same state, so that none of them can be missed."),
+    "chain": ("chain.app", "Keep exactly the same state on several servers, any one of which can fail."),
     "mesh": ("benchmark.app", "Benchmark a mesh: play what endpoints have recorded, on this machine."),
     "bench": ("bench.app", "Measure this machine: throughput and latency of log, mesh and shared state."),
 }

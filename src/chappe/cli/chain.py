@@ -32,7 +32,7 @@ WAIT_S: Final = 2.0
 CHANGE_S: Final = 30.0
 
 app = typer.Typer(
-    name="chain", help="Servers that hold exactly the same state, so that none of them can be missed.",
+    name="chain", help="Keep exactly the same state on several servers, any one of which can fail.",
     no_args_is_help=True,
 )  # fmt: skip
 

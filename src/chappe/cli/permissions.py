@@ -19,7 +19,7 @@ from chappe.security import permissions_file
 
 app = typer.Typer(
     name="permissions",
-    help="Who may do what with which topics: look, ask, and sign what you have changed.",
+    help="Show, ask and sign who may do what with which topics.",
     no_args_is_help=True,
 )
 
