@@ -129,9 +129,10 @@ def _no_defect_is_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
     """Containment is for users: here a defect fails the test, unless it is what the test is about."""
     handler = _Defects()
     logger = logging.getLogger("chappe")
+    before = list(logger.handlers), logger.propagate, logger.level
     logger.addHandler(handler)
     yield
-    logger.removeHandler(handler)
+    logger.handlers, logger.propagate, logger.level = before  # a command takes it over, as its process is its own
     if request.node.get_closest_marker("provokes_defects") is None:
         assert not handler.found, handler.found[0]
 

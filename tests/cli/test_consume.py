@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,16 +30,6 @@ from chappe.log.events import RecordsMissing
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def _quiet_afterwards() -> Iterator[None]:
-    """The command takes the logger over, as its process is its own."""
-    logger = logging.getLogger("chappe")
-    before = logger.handlers, logger.propagate, logger.level
-    yield
-    logger.handlers, logger.propagate, logger.level = before
-
-
-@pytest.mark.usefixtures("_quiet_afterwards")
 def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
