@@ -188,7 +188,7 @@ def test_what_a_server_makes_of_it_is_refused(join: Join, home: Path) -> None:
 
 def test_who_joins_reads_what_is_set_later_and_what_it_was_given(join: Join, home: Path) -> None:
     with join("ann") as ann:
-        ann["/old"] = "1"
+        ann.set("/old", "1", timeout=PATIENCE_S)
         permissions.add(home, "cat", "member")
         at = home.parent / "copy"
         shutil.copytree(home, at)
@@ -196,18 +196,18 @@ def test_who_joins_reads_what_is_set_later_and_what_it_was_given(join: Join, hom
         assert sealing is not None
 
         def new_keys() -> bool:
-            ann["/new"] = "1"
+            ann.set("/new", "1", timeout=PATIENCE_S)
             ring = sealing._held.ring("ward")
             return ring is not None and ring.keys.newest.number == 2
 
         until(new_keys)
-        ann["/new"] = "2"
+        ann.set("/new", "2", timeout=PATIENCE_S)
         with join("cat", at=at) as cat:
             assert sorted(cat.keys()) == ["/new", "/old"]  # names last as long as the group
             assert cat["/new"] == "2"
             with pytest.raises(Sealed, match="whose key was not given to us"):
                 cat["/old"]
-            ann["/old"] = "3"
+            ann.set("/old", "3", timeout=PATIENCE_S)
 
             def read() -> bool:
                 try:
