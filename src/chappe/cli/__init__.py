@@ -5,17 +5,17 @@ options.py    options that several commands share
 serving.py    the frame of commands that serve: identity, pictures, the end, and the setting `audit`
 following.py  the frame of commands that print what comes
 listing.py    the frame of commands that list
-config.py     config; the configuration file, the environment, and which wins; declared.py has the mesh's settings
+config.py     config; the configuration file, the environment, their precedence; declared.py has the mesh's settings
 units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers; rates.py has how fast they grow
-console.py    the process: its streams, files and signals; what goes to standard error, bars of progress among it
+console.py    the process: its streams, files and signals; messages and progress bars on standard error
 screen.py     a live picture in a terminal, lines elsewhere; tables that fit; charts.py draws curves and bars
 files.py      files that are written whole or not at all
 members.py    tower, store, up, forward
-topics.py     topics; what all the stores hold; topics_plot.py draws it
+topics.py     topics; topics_plot.py draws them
 produce.py    produce; lazy_producer.py is made for its first record
 consume.py    consume; consume_workers.py is its --exec
 formats.py    how produce reads records and consume prints them
-mesh.py       what the commands of the mesh share: addresses, security, what is said about peers
+mesh.py       common parts of commands of the mesh: addresses, security, notices about peers
 peering.py    the peers of an endpoint, as node, gateway and kv serve show them
 values.py     how values, entries and messages of the mesh are typed and printed
 node.py       node and its file; network.py is its --map
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _signal_again(lost: sys.UnraisableHookArgs) -> None:
-    """Ctrl-C or SIGTERM came while an object was freed, where exceptions are lost: it comes again a moment later."""
+    """Send Ctrl-C or SIGTERM again: it came while an object was freed, where exceptions are lost."""
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
@@ -85,5 +85,5 @@ def _signal_again(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _leave(_signum: int, _frame: FrameType | None) -> None:
-    """End at once: an exception may be swallowed where Python runs callbacks, and nothing is there to be closed."""
+    """Exit at once: Python may swallow an exception in a callback, and nothing is open yet."""
     os._exit(INTERRUPTED)

@@ -28,12 +28,15 @@ from chappe.system import program as system_program
 from chappe.system.settings import CONFIG
 
 WRONG_USE = UsageError
-FILES_MIN = 64  # open at once; below, ZeroMQ ends the process without a word of ours
-WORD_SHOWN = 80  # characters to either side of one that cannot be encoded
+FILES_MIN = 64  # open at once; with fewer, ZeroMQ aborts the process
+WORD_SHOWN = 80  # characters on either side of one that cannot be encoded
 WORD_ENDS = " \n\"'"
 NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not about how the command was given
 COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its line in the help
-    "demo": ("demo.demo", "See it work: this machine's measurements through tower, store, producer and Spark, live."),
+    "demo": (
+        "demo.demo",
+        "Show chappe at work: this machine's measurements through tower, store, producer and Spark, live.",
+    ),
     "up": ("members.up", "Run a tower and a store in one process: all that a laptop needs."),
     "tower": ("members.tower", "Run a tower: producers, consumers and stores find each other through it."),
     "store": ("members.store", "Run a store: it keeps every record of every topic in a directory."),
@@ -47,7 +50,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
     ),
     "consume": (
         "consume.consume",
-        "Print the records of topics, or have workers do them: all, from an offset or a time, once or following.",
+        "Print the records of topics, or hand them to workers: all, from an offset or a time, once or following.",
     ),
     "topics": (
         "topics.topics",
@@ -70,7 +73,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "archive.archive",
         "Keep topics as Parquet files, each record exactly once; the same command again goes on.",
     ),
-    "replay": ("replay.replay", "Bring back what was kept, in order."),
+    "replay": ("replay.replay", "Replay an archive or a recorded topic, in order."),
     "doctor": ("doctor.doctor", "Check versions, ports, Java, disk and clock, and say how to mend what is wrong."),
     "config": ("config.config", "Show the settings in effect and where each comes from: environment, file or default."),
     "dashboard": (
@@ -102,21 +105,20 @@ class _Program(TyperGroup):
         self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load the command that the first argument names."""
         name, found, rest = super().resolve_command(ctx, args)
         if name is not None:
             found = self.commands[name] = _load(COMMANDS[name][0])
         return name, found, rest
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Parse the arguments, which prints help and version; typer fails on a closed standard output there."""
+        """Parse the arguments. Help and version are printed here, where typer fails on a closed standard output."""
         try:
             return super().make_context(*args, **extra)
         except (BrokenPipeError, SystemExit) as error:
             raise _ended(error) from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; typer would print `Aborted!` and fail."""
+        """Run the command. typer would print `Aborted!` and fail."""
         try:
             return super().invoke(ctx)
         except (BrokenPipeError, SystemExit) as error:
@@ -221,7 +223,6 @@ def run() -> int:
 
 
 def _flushed() -> bool:
-    """Flush standard output; return False if its reader is gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -73,7 +73,7 @@ def archive(
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Redirect output of Java and Spark to a file, to keep the bar intact; a failure names the file."""
+    """Redirect the output of Java and Spark to a file, which keeps the bar intact; a failure names the file."""
     descriptor, log = tempfile.mkstemp(prefix="chappe-archive-", suffix=".log")
     keep = False
     try:
@@ -94,7 +94,7 @@ def _apart() -> Iterator[None]:
 
 
 def need_packages(*names: str, what: str = "this", extras: str = "spark") -> None:
-    """Raise UsageError if one of them, which ``extras`` of ours bring, is not installed."""
+    """Raise UsageError if one of ``names``, which ``extras`` of chappe install, is missing."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise UsageError(f"{what} needs {' and '.join(missing)}; run: pip install 'chappe[{extras}]'")
@@ -102,7 +102,7 @@ def need_packages(*names: str, what: str = "this", extras: str = "spark") -> Non
 
 @dataclass(slots=True)
 class _ArchiveRun:
-    """One run of an archive job, on a thread of its own so that Ctrl-C does not hit it in the middle of something."""
+    """Runs an archive job on a thread of its own: Ctrl-C does not interrupt the job itself."""
 
     wanted: Filter
     directory: Path
@@ -116,7 +116,7 @@ class _ArchiveRun:
     last: ArchiveProgress | None = None
 
     def to_the_end(self, master: str, towers: str, skip_lost: bool, open_sealed: bool) -> KeyboardInterrupt | None:
-        """Run until there is no more, or until Ctrl-C, which is returned. Raises ChappeError."""
+        """Run until everything is archived, or return the Ctrl-C that ended it. Raises ChappeError."""
         args = (master, towers, skip_lost, open_sealed)
         worker = threading.Thread(target=self._work, args=args, daemon=True, name="archive")
         worker.start()

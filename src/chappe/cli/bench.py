@@ -181,8 +181,6 @@ def state(
 
 
 class _LoadRun:
-    """The load of a command, and the presentation of its report."""
-
     def __init__(
         self,
         context: Context,

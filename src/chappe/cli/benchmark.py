@@ -68,7 +68,7 @@ def generate(
 
 
 class _PlotCommand(TyperCommand):
-    """``--plot`` may stand without a file, which Typer's options cannot: it is handed a ``-`` then."""
+    """Hands over ``-`` for a ``--plot`` without a file: options of Typer need a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for at, each in enumerate(args):
@@ -84,7 +84,7 @@ def benchmark(
         str, Argument(metavar="FILE", help="A configuration, as `generate` makes it; - is standard input.")
     ],
     timeout: Annotated[
-        float, Option(min=1.0, max=86_400.0, metavar="SECONDS", help="End it after so long, with what is there.")
+        float, Option(min=1.0, max=86_400.0, metavar="SECONDS", help="End after this long, with the results so far.")
     ] = TIMEOUT_S,
     plot: Annotated[
         Path | None,
@@ -152,7 +152,6 @@ def _show(report: BenchmarkReport) -> None:
 
 
 def _draw(report: BenchmarkReport) -> None:
-    """For each node, when it received its messages, and how fast it sent and received."""
     from chappe.benchmark.report import COLUMNS
     from chappe.cli.charts import amounts, bar
     from chappe.cli.screen import Fitting, wide_console

@@ -97,7 +97,7 @@ def status(file: File, timeout: Timeout = WAIT_S, acting: options.Acting = None,
 
 @app.command()
 def remove(file: File, name: Server, timeout: Timeout = CHANGE_S, acting: options.Acting = None) -> None:
-    """Have a server leave the chain, and stay out of it: before its machine is worked on."""
+    """Remove a server from the chain until `add`, before work on its machine."""
     from chappe import Chain
 
     with Chain(_configuration(file, acting)) as chain:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 NAMES: Final = ("a", "b", "c")
 WRITERS: Final = 4
 KILL_EVERY_S: Final = 4.0
-DEAD_S: Final = 1.5  # for so long the one that was killed stays away
-BEGIN_S: Final = 30.0  # the servers are waited for so long, in the beginning and in the end
+DEAD_S: Final = 1.5  # from a kill to the restart
+BEGIN_S: Final = 30.0  # the longest wait for the servers, in the beginning and in the end
 STEP_S: Final = 0.05
 
 
 def demo(
     seconds: Annotated[
-        float | None, Option(min=1, help="End so long after the chain has begun; without it, on Ctrl-C.")
+        float | None, Option(min=1, help="End this long after the chain has begun; by default on Ctrl-C.")
     ] = None,
 ) -> None:
     """Start three servers, write to them, kill them one after the other, and see that nothing is lost."""
@@ -51,7 +51,7 @@ def demo(
 
 
 class _CountingWriter(threading.Thread):
-    """Adds one to a key, again and again; ``confirmed`` are those that were answered."""
+    """Adds one to a key, again and again; ``confirmed`` counts the answers."""
 
     def __init__(self, chain: Chain, key: str) -> None:
         super().__init__(daemon=True)
@@ -80,7 +80,7 @@ class _CountingWriter(threading.Thread):
         self._pause_s = 0.0
 
     def pause_s(self) -> float:
-        """The longest time without an answer, one that lasts still among them."""
+        """Return the longest time without an answer, including the current one."""
         return max(self._pause_s, time.monotonic() - self._answered_at)
 
 
@@ -113,7 +113,7 @@ class _ChainDemo:
         say(f"the chain is founded: {self._members()}; {WRITERS} programs write, each one command after the other")
 
     def disturb(self, seconds: float | None) -> None:
-        """Kill one server after the other, head, middle and tail in turn, until the time is over."""
+        """Kill head, middle and tail in turn until the time is over."""
         end = None if seconds is None else time.monotonic() + seconds
         for role in itertools.cycle(("head", "middle", "tail")):
             if not self._sleep(KILL_EVERY_S - DEAD_S, end) or not self._wait_for_all(end):
@@ -136,14 +136,14 @@ class _ChainDemo:
                 return
 
     def _wait_for_all(self, end: float | None) -> bool:
-        """Until all servers are members; whether there is time left."""
+        """Wait until all servers are members; return False if the time is over before."""
         while len(self._chain_of()) < len(NAMES):
             if not self._sleep(STEP_S, end):
                 return False
         return True
 
     def end(self) -> None:
-        """Compare what was confirmed with what each server has. Raises ChappeError if that differs."""
+        """Compare the confirmed commands with the state of each server. Raises ChappeError if they differ."""
         for writer in self._writers:
             writer.ends = True
         for writer in self._writers:
@@ -184,7 +184,7 @@ class _ChainDemo:
             )
 
     def _sleep(self, seconds: float, end: float | None) -> bool:
-        """Wait; whether there is time left. Raises ChappeError if a server or a writer has ended by itself."""
+        """Wait; return False if the time is over. Raises ChappeError if a server or a writer has failed."""
         until = time.monotonic() + seconds
         while (now := time.monotonic()) < until:
             if end is not None and now >= end:

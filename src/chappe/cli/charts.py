@@ -11,7 +11,7 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def curve(values: Iterable[float], width: int = 16) -> str:
-    """The last values as a small bar chart, from the lowest to the highest one."""
+    """Draw the last values as a small bar chart, scaled from the lowest to the highest."""
     recent = [value for value in values if math.isfinite(value)][-width:]
     if not recent:
         return ""
@@ -22,13 +22,13 @@ def curve(values: Iterable[float], width: int = 16) -> str:
 
 
 def amounts(values: Sequence[float]) -> str:
-    """Amounts as a small bar chart from zero to the highest one; nothing at all is a blank, a little is not."""
+    """Draw amounts as a small bar chart, scaled from zero to the highest; only zero is a blank."""
     most = max(values, default=0.0)
     return "".join(BARS[min(int(value / most * len(BARS)), len(BARS) - 1)] if value > 0 else " " for value in values)
 
 
 def bar(value: float, most: float, width: int) -> str:
-    """A bar of ``width`` characters at ``most``, in eighths of a character; a little is not nothing."""
+    """Draw a bar of ``width`` characters at ``most``, in eighths of a character; only zero is empty."""
     if value <= 0 or most <= 0:
         return ""
     whole, eighths = divmod(max(1, round(min(value / most, 1.0) * width * 8)), 8)

@@ -39,7 +39,7 @@ class _Retention(TomlSection, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One option that file and environment can set."""
+    """An option that the file and the environment can set."""
 
     key: str
     default: str
@@ -48,7 +48,6 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The environment variable: ``produce.min_acks`` is ``CHAPPE_PRODUCE_MIN_ACKS``."""
         return "CHAPPE_" + self.key.upper().replace(".", "_")
 
 
@@ -93,7 +92,7 @@ KEYS: Final = {setting.variable: setting.key for setting in SETTINGS}
 
 
 def _schema() -> type[Common]:
-    """The whole file: the settings in their sections; those of ``[mesh]`` and its like are converted by themselves."""
+    """The whole file: the settings in their sections. ``taken`` checks ``[mesh]`` and the other declared sections."""
     sections: dict[str, list[tuple[str, Any, None]]] = {}
     for each in SETTINGS:
         section, point, name = each.key.partition(".")
@@ -112,7 +111,7 @@ SCHEMA: Final[Any] = _schema()
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """Retention of the topics that ``topics`` selects; None means without limit."""
+    """The retention of the topics that ``topics`` selects; None is no limit."""
 
     topics: str
     age_s: float | None
@@ -122,7 +121,7 @@ class RetentionRule:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The content of the configuration file. ``path`` is None if there is none."""
+    """The content of the configuration file; ``path`` is None without one."""
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)  # by Setting.key
@@ -133,7 +132,7 @@ def load(explicit: str | None = None) -> Config:
     """Read the configuration file, if there is one.
 
     Raises:
-        ConfigError: It cannot be read or used; the text names the file, the line and what is wrong.
+        ConfigError: The file cannot be read or used; the text names the file, the line and the problem.
     """
     path = find_file(explicit)
     if path is None:
@@ -166,9 +165,9 @@ def load(explicit: str | None = None) -> Config:
 
 
 def defaults_of_commands(found: Config, commands: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's values as defaults of each command's options, by the names of their parameters.
+    """Return the file's values as defaults of each command's options, by the names of their parameters.
 
-    The options of the log, which every command has, look up the file themselves.
+    The options of the log, which every command has, look up the file on their own.
     """
     made: dict[str, Any] = {}
     for name, command in commands.items():

@@ -46,13 +46,12 @@ def obey_sigterm() -> None:
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
-    """The exit code of a command that was stopped before it was done."""
     return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
 
 
 @contextmanager
 def hand_signals(to: Callable[[KeyboardInterrupt], None]) -> Iterator[None]:
-    """Hand Ctrl-C and SIGTERM over instead of raising them, unless they are ignored."""
+    """Pass Ctrl-C and SIGTERM to ``to`` instead of raising them, unless they are ignored."""
 
     def take(number: int, _frame: FrameType | None) -> None:
         to(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
@@ -85,7 +84,7 @@ def show(text: str) -> None:
 
 
 class _ToPeople(logging.Handler):
-    """Prints what members report, each sentence once in a row, good news only after bad; and what was asked for."""
+    """Prints reports of members, each once in a row, good news only after bad; and lines that options ask for."""
 
     def __init__(self, tower: str | None, tell: Callable[[str], None]) -> None:
         super().__init__()
@@ -121,9 +120,9 @@ class _ToPeople(logging.Handler):
 
 
 def hear_warnings(tower: str | None = None, tell: Callable[[str], None] = warn) -> None:
-    """Print, or ``tell``, what the members of this process warn of, and members of the log also report.
+    """Print, or ``tell``, the warnings of members in this process, and the reports of members of the log.
 
-    ``tower`` is the address to name when none answers; None where the mesh is all that is used.
+    ``tower`` is the address to name when no tower answers; None for a command that uses only the mesh.
     """
     log.begin(_ToPeople(tower, tell), logging.WARNING if tower is None else logging.INFO)
 
@@ -139,7 +138,7 @@ def debugging() -> bool:
 
 
 def tell(as_json: bool, facts: dict[str, Any], text: str) -> None:
-    """Print what was done or has begun: the facts for a machine on standard output, or the text for people."""
+    """Print facts as JSON on standard output, or the text for people."""
     if as_json:
         show_json(facts)
     else:
@@ -147,20 +146,20 @@ def tell(as_json: bool, facts: dict[str, Any], text: str) -> None:
 
 
 def write_out(raw: bytes) -> None:
-    """Write all of it to standard output, past Python's buffer."""
+    """Write to standard output, past Python's buffer."""
     view = memoryview(raw)
     while view:
         view = view[os.write(sys.stdout.fileno(), view) :]
 
 
 def drop_stdout() -> None:
-    """Send further output nowhere: its reader has gone, and the interpreter flushes at exit."""
+    """Discard further output: its reader has gone, and the interpreter flushes at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_reader() -> None:
-    """Raise BrokenPipeError if standard output is a pipe that nobody reads any more, before anything is written."""
+    """Raise BrokenPipeError if standard output is a pipe without a reader, before anything is written."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
@@ -169,7 +168,7 @@ def check_reader() -> None:
 
 
 class _Closed(io.TextIOBase):
-    """A standard stream that was closed when the process started: using it is an error that says so."""
+    """Stands for a standard stream that was closed at the start; using it raises an error that says so."""
 
     def __init__(self, name: str) -> None:
         self._problem = OSError(errno.EBADF, f"{name} is closed")
@@ -209,10 +208,10 @@ def encode_all() -> None:
 
 
 def replace_closed() -> None:
-    """Put something in the place of closed streams.
+    """Replace closed standard streams.
 
-    Python has None for them, which prints nothing and says nothing; and the next file or socket that is opened would
-    get their number, and what is written to it.
+    Python sets them to None, which discards output silently; and the next file or socket that is opened would get
+    their number, and the data that is written to it.
     """
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         return
@@ -229,7 +228,7 @@ def replace_closed() -> None:
 
 
 def allow_files(wanted: int) -> int:
-    """Return the bound on open files of this process, raised to ``wanted`` if it is less and the machine lets us."""
+    """Raise the limit on open files to ``wanted`` where the machine allows it; return the limit."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -244,7 +243,7 @@ def allow_files(wanted: int) -> int:
 
 
 def need_files(processes: int, noun: str) -> None:
-    """Make room for the pipes to so many processes. Raises ChappeError."""
+    """Allow the open files that pipes to so many processes need. Raises ChappeError."""
     wanted = 3 * processes + 64
     if allow_files(wanted) < wanted:
         raise ChappeError(f"this process may open too few files for {processes} {noun}: ulimit -n {wanted} allows it")
@@ -254,7 +253,7 @@ CONNECT_S: Final = 2.0
 
 
 def host_and_ports(address: str) -> tuple[str, int, int]:
-    """The host and the two ports of a tower's address. Raises UsageError."""
+    """Return the host and both ports of a tower's address. Raises UsageError."""
     host, *ports = address.strip().removeprefix("tcp://").rpartition("@")[2].split(":")
     numbers = [int(each) if each.isdecimal() and len(each) <= 5 else 65536 for each in ports]
     if len(numbers) > 2 or not host.isprintable() or any(number > 65535 for number in numbers):
@@ -264,7 +263,7 @@ def host_and_ports(address: str) -> tuple[str, int, int]:
 
 
 def answers(address: str) -> bool:
-    """True if anything accepts connections at the address of a tower, or of one of several."""
+    """True if anything accepts connections at one of the towers' addresses."""
     for each in address.split(","):
         try:
             with socket.create_connection(host_and_ports(each)[:2], CONNECT_S):
@@ -278,7 +277,7 @@ LINE_EVERY_S: Final = 5.0  # without a terminal
 
 
 class Bar:
-    """A context that shows how far something is on standard error; ``quiet`` shows nothing."""
+    """A context that shows progress on standard error; ``quiet`` shows nothing."""
 
     def __init__(self, text: str, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -306,7 +305,7 @@ class Bar:
             self._bar.stop()
 
     def update(self, text: str, done: int, total: int | None) -> None:
-        """Show this; ``total`` None: nobody knows."""
+        """Show the progress; ``total`` is None if it is unknown."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, description=text)
         elif not self._quiet and time.monotonic() >= self._line_at and text != self._last:
@@ -315,12 +314,12 @@ class Bar:
 
 
 def rate_of(count: int, seconds: float) -> float:
-    """Return a rate a second; 0 before any time has passed."""
+    """Return a rate per second; 0 before any time has passed."""
     return count / seconds if seconds > 0 else 0.0
 
 
 def left_text(seconds: float | None) -> str:
-    """``12 s left``, ``3:04 left``, ``2:03:04 left``, ``3 days 2:03:04 left``; nothing if nobody knows."""
+    """``, 12 s left``, ``, 3:04 left``, ``, 3 days 2:03:04 left``; empty if the time is unknown."""
     if seconds is None:
         return ""
     if seconds < 60:

@@ -82,7 +82,7 @@ def consume(
         int, Option(min=1, max=100, metavar="N", help="With --stored: stores that must have each record.")
     ] = 1,
 ) -> None:
-    """Print the records of topics, or have workers do them: all, from an offset or a time, once or following."""
+    """Print the records of topics, or hand them to workers: all, from an offset or a time, once or following."""
     from chappe import Consumer
 
     working.check(count=count, timeout=timeout, until_end=until_end)
@@ -128,7 +128,7 @@ def consume(
             return  # the proper end of following
         gaps += _gaps(consumer.events())
         short = _short(printer, count, ends is not None and not _reached(consumer, ends))
-    # what was read ahead is not wanted any more
+    # records that were read ahead do not count
     wanted = printer.reached if printer.full or ends is None else ends
     missed = sum(max(0, min(after, wanted.get(key, 0)) - first) for key, first, after in gaps)
     if missed:
@@ -153,7 +153,7 @@ def _missing(events: list[object]) -> int:
 
 
 def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
-    """Say how far the output got if the command ended because nothing came; empty if nothing is lacking."""
+    """Say how much was printed if the command ended early for lack of records; empty if it did not."""
     if printer.full:
         return ""
     if count is not None:
@@ -162,7 +162,7 @@ def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
 
 
 class _Quiet:
-    """Counts the time without records: says once that no store is there, and when ``--timeout`` is over."""
+    """Measures the time without records: warns once of missing stores, and applies ``--timeout``."""
 
     def __init__(self, consumer: Consumer, reach: options.Reach, topics: list[str], timeout: float | None) -> None:
         self._consumer = consumer
@@ -190,7 +190,7 @@ class _Quiet:
 
 
 def _ends(filters: list[Filter], reach: options.Reach) -> dict[tuple[str, str], int]:
-    """The offset after the last stored record of every partition; raises UnknownTopic if there is no such topic."""
+    """Return the end offset of every partition. Raises UnknownTopic."""
     known = look(reach, filters)
     check_known(known, filters, reach)
     return {key: each.next for key, each in known.known.items() if each.next > each.first}
@@ -232,7 +232,7 @@ class _Printer:
         write_out(b"".join(pieces))
 
     def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
-        """The records of a batch and what is printed of them; malformed headers do not stop it."""
+        """Yield the records of a batch with their text; malformed headers are printed as null."""
         where = (batch.topic, batch.partition, batch.first)
         try:
             records = batch.batch.records(*where, with_headers=self._with_headers)
@@ -252,7 +252,7 @@ class _Printer:
             yield record, (render or self._render)(record)
 
     def _messages(self, batch: ConsumedBatch) -> list[bool]:
-        """Flags of the records that were recorded from the mesh and are printed as messages; empty if none were."""
+        """Flag the records of mesh messages; empty if the batch has none."""
         if self._render_message is None or batch.batch.column("headers") is None:
             return []
         from chappe.bridges.form import recorded

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """Options of worker processes, which have the records instead of standard output."""
+    """Options of worker processes, which get the records instead of standard output."""
 
     PANEL: ClassVar = "Workers"
 
@@ -62,7 +62,7 @@ class Working:
             raise UsageError("--timeout goes with --exec only where --until-end does")
 
     def processors(self) -> list[int] | None:
-        """The numbers of --cpus. Raises UsageError."""
+        """Parse ``--cpus``. Raises UsageError."""
         if self.cpus is None:
             return None
         try:
@@ -71,7 +71,7 @@ class Working:
             raise UsageError(f"--cpus are numbers of processors, such as 0,1,2, not {self.cpus!r}") from None
 
     def arguments(self) -> list[str]:
-        """The program and its arguments."""
+        """Split ``--exec`` into the program and its arguments. Raises UsageError."""
         try:
             return shlex.split(self.program or "")
         except ValueError as error:
@@ -81,7 +81,7 @@ class Working:
 def work_off(
     working: Working, topics: list[str], until_end: bool, missing: Callable[[list[object]], int], **options: Any
 ) -> None:
-    """Have workers do all records, until the end or a signal. ``missing``: how many records events say are lost."""
+    """Let workers process all records until the end or a signal. ``missing`` counts the lost records of events."""
     from chappe import ShardedConsumer
 
     consumer = ShardedConsumer(

@@ -1,4 +1,4 @@
-"""``chappe dashboard``: a page that shows what there is, from a process that only looks; or one beside a command."""
+"""``chappe dashboard``: a page that shows the running system, from a process that only looks, or beside a command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AT: Final = "127.0.0.1:8788"
 TOKEN: Final = "CHAPPE_DASHBOARD_TOKEN"
 BESIDE: Final = "CHAPPE_DASHBOARD_BESIDE"  # set: it ends when its standard input does
 END_S: Final = 5.0
-LAST_LINES: Final = 20  # of what a dashboard beside a command said, to find out why it ended
+LAST_LINES: Final = 20  # kept of a dashboard beside a command: they say why it ended
 
 
 @options.with_groups
@@ -68,7 +68,7 @@ def dashboard(
         bool,
         Option(
             "--allow-changes",
-            help="Let who has the token that is printed write, trim and delete; what is lost is said before.",
+            help="Let holders of the printed token write, trim and delete; the page first says what would be lost.",
         ),
     ] = False,
     as_json: options.Json = False,
@@ -141,7 +141,7 @@ def dashboard(
 
             changes = DashboardChanges(log, producer, meshed.endpoint, entries, security=log_security)
         looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security, changes)
-        # What is printed may be kept: in journals, in logs of CI. Who set the token has it.
+        # Journals and logs of CI may keep this output, and whoever set the token knows it.
         where = url(host, listener.getsockname()[1], None if given else token, tls=tls is not None)
         hint = f", with ?token= and what {TOKEN} says" if given else ""
 
@@ -178,7 +178,7 @@ def _place(at: str) -> tuple[str, int]:
 
 
 def _end_with_input() -> None:
-    """End when whoever started this has ended, however that was."""
+    """End once the parent process has ended, whatever ended it."""
     import signal
 
     with suppress(OSError):
@@ -196,9 +196,9 @@ Wanted: TypeAlias = Annotated[
 
 @contextmanager
 def beside(wanted: bool, *arguments: str) -> Iterator[str | None]:
-    """A dashboard in a process of its own, so that it slows nobody, as long as the context lasts: its address.
+    """Run a dashboard in a process of its own, which slows nothing down, while the context lasts; yield its address.
 
-    It ends with this process, however that ends. Raises ChappeError if it cannot begin.
+    It ends with this process, also after a kill. Raises ChappeError if it cannot begin.
     """
     if not wanted:
         yield None

@@ -36,7 +36,7 @@ _S = TypeVar("_S", bound=TomlSection)
 
 
 def seconds(value: object) -> float:
-    """A number of seconds above 0. Raises UsageError."""
+    """Parse a number of seconds above 0. Raises UsageError."""
     try:
         found = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -103,7 +103,7 @@ def _short(value: object) -> str:
 
 
 def as_is(value: Any) -> Any:
-    """Leave a value to the callback, which knows where it comes from."""
+    """Leave a value to the callback, which knows its source."""
     return value
 
 
@@ -128,26 +128,22 @@ class Declared:
 
     @property
     def section(self) -> str:
-        """The part of the key before the point."""
         return self.key.partition(".")[0]
 
     @property
     def name(self) -> str:
-        """The rest of the key: that of the parameter, too."""
         return self.key.partition(".")[2]
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
         return "CHAPPE_" + self.key.upper().replace(".", "_")
 
     @property
     def default_text(self) -> str:
-        """The default, as ``chappe config`` and the reference show it."""
         return self.shown or text_of(self.default)
 
     def option(self, *names: str, help: str | None = None, panel: str | None = None) -> Any:
-        """The option of commands, which the variable sets, too."""
+        """Return the option of a command, which the variable can set, too."""
         more: dict[str, Any] = {"help": help or f"{self.help[0].upper()}{self.help[1:]}."}
         if self.kind is not bool:
             more |= {"parser": as_is, "callback": self._heed, "metavar": self.metavar}
@@ -156,18 +152,17 @@ class Declared:
         return Option(*names, envvar=self.variable, rich_help_panel=panel, **more)
 
     def take(self, value: Any) -> Any:
-        """Check a value of a file."""
         return [self.read(each) for each in value] if self.several else self.read(value)
 
     def take_first(self, context: Context, param: CallbackParam, value: Any) -> Any:
-        """Take the first of several values of environment or file, for a command that takes one."""
+        """Take the first of several values from the environment or a file, for a command that takes one."""
         if value is None or source_of(context, param.name) == "COMMANDLINE":
             return value
         found = self._heed(context, param, [value] if isinstance(value, str) else value)
         return found[0] if found else self.shown
 
     def _heed(self, context: Context, param: CallbackParam, value: Any) -> Any:
-        """Check the value of an option; the error names option or variable."""
+        """Check the value of an option; the error names the option or the variable."""
         if value is None or context.resilient_parsing:
             return value
         source = source_of(context, param.name)
@@ -185,7 +180,7 @@ class Declared:
 
 
 def text_of(value: object) -> str:
-    """A value of a setting as people write it."""
+    """Return a setting's value in the form that the file and the environment take."""
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value)) or NONE
     if isinstance(value, bool):
@@ -240,7 +235,7 @@ DECLARED: Final = {
         ),
         Declared(
             "mesh.heartbeat_s", float, seconds, HEARTBEAT_S,
-            "how often a sign of life is sent; a peer that is silent for three times so long is lost", "SECONDS",
+            "how often a heartbeat is sent; a peer that is silent for three times as long is lost", "SECONDS",
         ),
         Declared(
             "mesh.last_values", int, _whole(0), 0, "of how many topics `node` keeps the newest message for `--last`"
@@ -283,19 +278,18 @@ SECTIONS: Final = tuple(dict.fromkeys(each.section for each in DECLARED.values()
 
 
 def of(key: str) -> Declared:
-    """The setting of a key."""
     return DECLARED[key]
 
 
 def schema(section: str, base: type[_S]) -> type[_S]:
-    """A section of a file that has the settings of ``section``, and what ``base`` has."""
+    """Extend ``base`` by the settings of ``section``."""
     fields = [(each.name, each.kind | None, None) for each in DECLARED.values() if each.section == section]
     kind: Any = msgspec.defstruct(f"_{section}", fields, bases=(base,), frozen=True, kw_only=True, omit_defaults=True)
     return kind  # type: ignore[no-any-return]
 
 
 def taken(source: TomlFile, found: TomlSection, section: str, above: tuple[str, ...]) -> dict[str, Any]:
-    """The settings that a section sets, by their names. Raises ConfigError, which names the line."""
+    """Return the settings that a section of a file sets, by name. Raises ConfigError, which names the line."""
     given = {each: getattr(found, each.name) for each in DECLARED.values() if each.section == section}
     return {
         each.name: source.parsed((*above, each.name), each.take, value)
@@ -305,13 +299,13 @@ def taken(source: TomlFile, found: TomlSection, section: str, above: tuple[str, 
 
 
 def source_of(context: Context, name: str | None) -> str:
-    """The source of a parameter's value: ``COMMANDLINE``, ``ENVIRONMENT``, ``DEFAULT_MAP`` (a file), ``DEFAULT``."""
+    """Return ``COMMANDLINE``, ``ENVIRONMENT``, ``DEFAULT_MAP`` (a file) or ``DEFAULT``."""
     source = None if name is None else context.get_parameter_source(name)
     return "DEFAULT" if source is None else source.name
 
 
 def origin(context: Context, key: str) -> str:
-    """The source of a setting's value, for a sentence."""
+    """Name the source of a setting's value in a sentence."""
     found = of(key)
     match source_of(context, found.name):
         case "COMMANDLINE":

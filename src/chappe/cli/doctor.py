@@ -1,4 +1,4 @@
-"""``chappe doctor``: is this machine fit for chappe, and if not, what mends it."""
+"""``chappe doctor``: checks of this machine, each with a remedy."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a check, and a remedy."""
-
     name: str
     status: Status
     found: str
@@ -92,7 +90,6 @@ def all_checks(directory: Path, tower: str, listen: str) -> Iterator[Check]:
 
 
 def check_python() -> Check:
-    """Python and chappe itself."""
     from chappe import __version__
 
     found = f"Python {platform.python_version()}, chappe {__version__}, {platform.platform(terse=True)}"
@@ -100,14 +97,12 @@ def check_python() -> Check:
 
 
 def check_compiled() -> Check:
-    """Compiled parts of chappe; without them everything works, slower."""
     from chappe.cli.version import itself
 
     return Check("compiled", "ok", itself())
 
 
 def check_zeromq() -> Check:
-    """The ZeroMQ library and its Python binding."""
     try:
         import zmq
     except ImportError as error:
@@ -119,7 +114,6 @@ def check_zeromq() -> Check:
 
 
 def check_interface(listen: str) -> Check:
-    """The interface: sockets must be able to listen there."""
     host = listen.partition(":")[0]
     try:
         with socket.socket() as trial:
@@ -133,7 +127,7 @@ def check_interface(listen: str) -> Check:
 
 
 def check_ports(tower: str) -> Iterator[Check]:
-    """The two ports of each tower: it answers there, or could listen there."""
+    """Check both ports of each tower: a tower answers there, or could listen there."""
     for each in tower.split(","):
         host, *ports = host_and_ports(each)
         for port in ports:
@@ -169,7 +163,7 @@ def _check_free(host: str, port: int) -> Check:
 
 
 def check_clock() -> Check:
-    """The clock: plausible and steady; records are stamped, and kept, by it."""
+    """Check that the clock is plausible and steady: timestamps and retention by age depend on it."""
     wall, steady = time.time(), time.monotonic()
     time.sleep(CLOCK_LOOK_S)
     drift = abs((time.time() - wall) - (time.monotonic() - steady))
@@ -184,7 +178,7 @@ def check_clock() -> Check:
 
 
 def check_directory(directory: Path) -> Iterator[Check]:
-    """The directory of records: writable, with room, on a disk that syncs fast."""
+    """Check that the directory of records is writable, with room, on a disk that syncs fast."""
     where = directory
     while not where.exists() and where != where.parent:
         where = where.parent
@@ -208,7 +202,7 @@ def check_directory(directory: Path) -> Iterator[Check]:
 
 
 def _sync_time(file: int) -> float:
-    """Seconds that it takes to write 4 KiB and have it on disk, the median of a few."""
+    """Return the median seconds of writing and syncing 4 KiB."""
     from chappe.system.disk import sync_data
 
     times = []
@@ -221,7 +215,6 @@ def _sync_time(file: int) -> float:
 
 
 def check_spark() -> Check:
-    """The packages that the pipeline needs; without them all else works."""
     from importlib.metadata import PackageNotFoundError, version
 
     found, missing = [], []
@@ -236,7 +229,6 @@ def check_spark() -> Check:
 
 
 def check_java() -> Check:
-    """The Java that Spark would use."""
     try:
         from chappe.spark.java import ensure_java
 

@@ -15,7 +15,7 @@ from typing import IO
 
 @contextmanager
 def readable_twice(file: str) -> Iterator[IO[bytes]]:
-    """A file that can be read twice; what comes through a pipe is kept in a temporary one."""
+    """Open a file that can be read twice; a pipe's content is copied to a temporary file."""
     source = sys.stdin.buffer if file == "-" else open(file, "rb")  # noqa: SIM115  # closed below
     with source:
         if source.seekable():
@@ -29,7 +29,7 @@ def readable_twice(file: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def written(file: str) -> Iterator[IO[bytes]]:
-    """Open a file to write it whole; on any error the file stays as it was."""
+    """Open a file to replace it whole; on any error the old content stays."""
     if file == "-" or (Path(file).exists() and not Path(file).is_file()):  # such as a pipe
         with open(sys.stdout.fileno() if file == "-" else file, "wb", closefd=file != "-") as out:
             yield out

@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 class UntilInterrupted:
-    """A context that ends well on Ctrl-C and SIGTERM; if a bound was given it was not reached: the exit code says so.
+    """Ends well on Ctrl-C and SIGTERM, but with an exit code if a bound was given, which was not reached.
 
-    It is no generator, in which a signal that comes early would be an error of its own.
+    It is not a generator: a signal that came early would raise an error of the generator's own.
     """
 
     def __init__(self, *bounds: object) -> None:
@@ -40,7 +40,7 @@ class UntilInterrupted:
 
 
 def batches(get_many: Callable[[int, float], list[T]], count: int | None, seconds: float | None) -> Iterator[list[T]]:
-    """Yield what comes, as much at a time as is there: ``count`` of them in all, and for ``seconds`` at most.
+    """Yield batches of what comes: ``count`` items in all, and for ``seconds`` at most.
 
     Now and then an empty batch comes. Raises BrokenPipeError once nobody reads standard output any more.
     """
@@ -60,17 +60,15 @@ class ChangeQueue(Protocol[T]):
     """A queue of changes that drops the oldest."""
 
     @property
-    def dropped(self) -> int:
-        """Changes that were left out."""
+    def dropped(self) -> int: ...
 
-    def get_many(self, limit: int, timeout: float | None, /) -> list[T]:
-        """Take what has come."""
+    def get_many(self, limit: int, timeout: float | None, /) -> list[T]: ...
 
 
 def print_changes(
     watched: ChangeQueue[T], render: Callable[[T], bytes], count: int | None, seconds: float | None
 ) -> None:
-    """Print changes as they come, and at the end how many were left out."""
+    """Print changes as they come, and at the end the number that was dropped."""
     try:
         for found in batches(watched.get_many, count, seconds):
             write_out(b"".join(map(render, found)))

@@ -35,8 +35,9 @@ _RECORD_LINE_MAX: Final = 6 * RECORD_BYTES_MAX + 4096  # JSON writes a byte with
 
 @dataclass(frozen=True, slots=True)
 class FullRecord:
-    """A record with more than its value. ``headers`` and ``timestamp`` are None, and ``has_key`` is false, where the
-    input says nothing of them.
+    """A record with more than its value.
+
+    ``headers`` and ``timestamp`` are None, and ``has_key`` is false, where the input has none.
     """
 
     value: bytes | None
@@ -50,7 +51,7 @@ Item: TypeAlias = bytes | FullRecord
 
 
 class BadInput(UsageError):
-    """The input is not in the format it should be in; ``records`` are those before the bad one."""
+    """The input does not have the given format; ``records`` are those before the bad one."""
 
     def __init__(self, text: str, records: Sequence[Item]) -> None:
         super().__init__(text)
@@ -58,7 +59,7 @@ class BadInput(UsageError):
 
 
 def split_lines(chunks: Iterable[bytes], longest: int = RECORD_BYTES_MAX) -> Iterator[list[bytes]]:
-    """One record for each line, without its newline; a last line without newline counts too. Raises RecordTooLarge."""
+    """Make a record of each line, without its newline; the last one may lack it. Raises RecordTooLarge."""
     rest = b""
     number = 0
     for chunk in chunks:
@@ -75,7 +76,7 @@ def split_lines(chunks: Iterable[bytes], longest: int = RECORD_BYTES_MAX) -> Ite
 def _parsed(
     chunks: Iterable[bytes], parse: Callable[[bytes], Item], what: str, longest: int = RECORD_BYTES_MAX
 ) -> Iterator[list[Item]]:
-    """One record for each line, as ``parse`` makes it; blank lines are skipped. ``what`` each line should be."""
+    """Parse each line that is not blank; ``what`` names the format in errors."""
     number = 0
     for lines in split_lines(chunks, longest):
         records: list[Item] = []
@@ -91,7 +92,7 @@ def _parsed(
 
 
 def json_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
-    """Lines that must be JSON, and are kept as they are. Raises BadInput or RecordTooLarge."""
+    """Check that lines are JSON, and keep their text. Raises BadInput or RecordTooLarge."""
 
     def parse(line: bytes) -> bytes:
         try:
@@ -105,7 +106,7 @@ def json_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
 
 
 def consumed_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
-    """Records as ``consume --output json`` prints them. Only ``value`` is needed: null, text, or base64.
+    """Read the output of ``consume --output json``. Only ``value`` is needed: null, text, or base64.
 
     Raises BadInput or RecordTooLarge.
     """
@@ -115,8 +116,6 @@ def consumed_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):
-    """Bytes that are not text."""
-
     base64: str
 
 
@@ -124,7 +123,7 @@ JsonBytes: TypeAlias = str | Base64 | None
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A record as ``consume --output json`` prints it; where it came from says nothing of where it goes."""
+    """A line of ``consume --output json``; ``topic``, ``partition`` and ``offset`` are ignored."""
 
     value: JsonBytes
     key: JsonBytes | msgspec.UnsetType = msgspec.UNSET
@@ -164,7 +163,7 @@ def _micros(stamp: str | int) -> int:
 
 
 def looks_consumed(item: Item) -> bool:
-    """True if a JSON line looks as ``consume --output json`` prints it."""
+    """True if a JSON line looks like a line of ``consume --output json``."""
     try:
         found = msgspec.json.decode(item, type=dict[str, msgspec.Raw]) if isinstance(item, bytes) else {}
     except msgspec.ValidationError:  # JSON, but not an object
@@ -173,7 +172,7 @@ def looks_consumed(item: Item) -> bool:
 
 
 def length_prefixed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Records of any bytes, each after its length as four bytes, big endian. Raises BadInput."""
+    """Split records of any bytes, each after its length as four bytes, big endian. Raises BadInput."""
     rest = bytearray()
     number = 1  # of the next record
     for chunk in chunks:
@@ -206,7 +205,7 @@ SPLITTERS: Final[dict[str, Callable[[Iterable[bytes]], Iterator[Sequence[Item]]]
 
 
 def as_text(record: Record) -> bytes:
-    """One line for people: time, partition and offset, key, value."""
+    """Return one line for people: time, partition and offset, key, value."""
     key = "" if record.key is None else f"{readable(record.key)}  "
     return _line(record, key + ("(no value)" if record.value is None else readable(record.value)))
 
@@ -217,12 +216,11 @@ def _line(record: Record, text: str) -> bytes:
 
 
 def readable(raw: bytes) -> str:
-    """Return bytes as one line of escaped text."""
     return terminal.line(raw.decode("utf-8", "backslashreplace"))
 
 
 def message_as_text(record: Record) -> bytes:
-    """A record that was recorded from the mesh: its topic there, and the value or event as ``subscribe`` has it."""
+    """Return one line for a record of a mesh message: its topic there, and the value as ``subscribe`` prints it."""
     try:
         shown = "; ".join(message_texts(record.value or b""))
     except InvalidData:
@@ -231,7 +229,7 @@ def message_as_text(record: Record) -> bytes:
 
 
 def message_as_json(record: Record) -> bytes:
-    """The same as JSON: besides all else ``message`` is the data message that ``publish --format json`` reads.
+    """Return a record of a mesh message as JSON; ``message`` is the input of ``publish --format json``.
 
     It is null where JSON has no form for the value.
     """

@@ -81,8 +81,6 @@ def gateway(
 
 
 class DomainSection(TomlSection, frozen=True):
-    """One domain."""
-
     listen: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
@@ -94,13 +92,11 @@ class DomainSection(TomlSection, frozen=True):
 
 
 class GatewayFile(TomlSection, frozen=True):
-    """The file of a gateway."""
-
     domains: dict[str, Any] = msgspec.field(default_factory=dict)  # of DomainSection, by name
 
 
 def load(file: str) -> dict[str, DomainSection]:
-    """Read a file; raises ConfigError, whose text names the line."""
+    """Read the file of a gateway. Raises ConfigError, whose text names the line."""
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"there is no file {file}")
@@ -172,7 +168,6 @@ class _GatewayDisplay(Display):
 
 
 def report(status: GatewayStatus, peers: Sequence[Sequence[peering.PeerRow]]) -> dict[str, Any]:
-    """The status for a machine."""
     sides = [
         {**asdict(side), "wanted": [_text(each) for each in side.wanted], "peers": [asdict(row) for row in rows]}
         for side, rows in zip(status.sides, peers, strict=True)
@@ -197,7 +192,6 @@ def _asked(wanted: Sequence[bytes]) -> str:
 def table(
     title: str, status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[peering.PeerRow]]
 ) -> RenderableType:
-    """The picture for a terminal."""
     from chappe.cli.screen import Fitting, titled
 
     cells = [
@@ -221,7 +215,6 @@ def table(
 
 
 def lines(status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[peering.PeerRow]]) -> Iterator[str]:
-    """The same without a terminal."""
     rates = [f"{rate:,.0f}/s from {side.domain}" for side, rate in zip(status.sides, passed, strict=True)]
     yield f"{_state(status)}; {', '.join(rates)}"
     for side, rows in zip(status.sides, peers, strict=True):

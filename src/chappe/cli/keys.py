@@ -106,7 +106,7 @@ def add(
 
 @app.command()
 def renew(name: Name, directory: Directory = DIRECTORY, days: Days = 397, as_json: options.Json = False) -> None:
-    """Have an identity expire later, with the same keys and endpoint id."""
+    """Extend the life of an identity, with the same keys and endpoint id."""
     from chappe.api import permissions
 
     made = permissions.renew(directory, name, days=days)
@@ -116,7 +116,7 @@ def renew(name: Name, directory: Directory = DIRECTORY, days: Days = 397, as_jso
 
 @app.command()
 def revoke(name: Name, directory: Directory = DIRECTORY, as_json: options.Json = False) -> None:
-    """Have an identity be nobody any more."""
+    """Revoke an identity: nobody accepts it any more."""
     from chappe.api import permissions
 
     made = permissions.revoke(directory, name)
@@ -133,7 +133,7 @@ def seal(
     directory: Directory = DIRECTORY,
     as_json: options.Json = False,
 ) -> None:
-    """Have topics be sealed for a group: nobody else can read them, stores and forwarders neither."""
+    """Seal topics for a group: nobody else can read them, not even stores and forwarders."""
     from chappe.api import permissions
 
     made = permissions.seal(directory, group, topic, roles=role or (), names=name or ())
@@ -146,7 +146,7 @@ def seal(
 def rotate(
     group: Group,
     older_than: Annotated[
-        float | None, Option(min=0, metavar="DAYS", help="Only if the newest keys are older than so many days.")
+        float | None, Option(min=0, metavar="DAYS", help="Only if the newest keys are older than this.")
     ] = None,
     directory: Directory = DIRECTORY,
     as_json: options.Json = False,
@@ -170,7 +170,7 @@ def give(
     directory: Directory = DIRECTORY,
     as_json: options.Json = False,
 ) -> None:
-    """Have a member of a group read what was sealed before it joined."""
+    """Let a member of a group read records sealed before it joined."""
     from chappe.api import permissions
 
     made = permissions.give(directory, name, group, since)
@@ -184,7 +184,7 @@ def token(
     directory: Directory = DIRECTORY,
     as_json: options.Json = False,
 ) -> None:
-    """Print a token, by which a web page or program is this identity over HTTP; whoever has it is, too."""
+    """Print a token that makes its holder, a web page or a program, this identity over HTTP."""
     from chappe.api.tokens import make_token
 
     now = datetime.now(UTC)
@@ -216,7 +216,6 @@ def _tell_group(made: GroupKeys, directory: Path, as_json: bool, text: str) -> N
 
 
 def state(identity: Identity, now: datetime) -> str:
-    """In a word or two."""
     if identity.revoked is not None:
         return "revoked"
     if now >= identity.expires:

@@ -58,16 +58,16 @@ Timeout: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Clone(mesh.Trust, mesh.Queues):
-    """The options that say where the store is, and how long its master is waited for."""
+    """The options that say where the store is, and how long to wait for its master."""
 
     peers: mesh.Peers = None
     timeout: Timeout = ATTACH_S
 
     @contextmanager
     def of(self, name: str, *, follow: mesh.DialOptions | None = None) -> Iterator[DataStore]:
-        """A clone of the store. With ``follow`` what happens to peers and master is told, lost ones are dialled again.
+        """Attach a clone. ``follow`` reports changes of peers and master, and redials lost peers.
 
-        Raises NoMaster if there is none within ``timeout``.
+        Raises NoMaster if no master answers within ``timeout``.
         """
         hear_warnings()
         security = self.security()
@@ -299,7 +299,7 @@ def _json_line(text: str) -> bytes:
 
 
 def _chunks(lines: Iterable[bytes]) -> Iterator[list[tuple[object, object]]]:
-    """Entries, many at a time. Raises UsageError for a malformed line, after the entries before it."""
+    """Yield entries, many at a time. Raises UsageError for a malformed line, after the entries before it."""
     chunk: list[tuple[object, object]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -316,7 +316,7 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[list[tuple[object, object]]]:
 
 
 def _no_such_key(store: str, key: str, wanted: object, there: list[Value]) -> NoSuchKey:
-    """The error to raise; keys of different types are different keys, and another type may have been meant."""
+    """Return the error, with a hint if a key of another type has the same text."""
     from chappe.data.text import to_text
 
     meant = next((each for each in there if to_text(each) == to_text(wanted)), None)

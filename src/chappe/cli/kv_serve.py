@@ -1,4 +1,4 @@
-"""``chappe kv serve``: the master of a data store of the mesh, and how it fares."""
+"""``chappe kv serve``: the master of a data store of the mesh, and its display."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def serve(
 
 
 def _chained(chain: Path | None, name: str | None, directory: Path | None) -> dict[str, Any]:
-    """The arguments of a master on a chain; empty for another one. Raises UsageError or ConfigError."""
+    """Return the arguments of a master on a chain; empty without one. Raises UsageError or ConfigError."""
     if chain is None:
         if name is not None or directory is not None:
             raise UsageError("--name and --directory are for a master on a chain: give --chain, too")
@@ -118,8 +118,6 @@ def _chained(chain: Path | None, name: str | None, directory: Path | None) -> di
 
 
 class _MasterDisplay(peering.PeersDisplay):
-    """Peers and the store; tells what happens to peers and clones, and what is wrong with the store."""
-
     master: DataStore
 
     def tell(self, event: Any) -> None:

@@ -1,4 +1,4 @@
-"""``chappe kv watch``: the changes of a data store, and what happens to its master meanwhile."""
+"""``chappe kv watch``: the changes of a data store and of its master."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 
 class StoreNotices:
-    """Says what happens to peers and to the master of the store."""
+    """Reports changes of peers and of the store's master, as a callback of ``Endpoint.statuses``."""
 
     def __init__(self) -> None:
         self._peers = mesh.PeerNotices()
         self._lost = False
 
     def __call__(self, event: Any) -> None:
-        """Something happened: an event or an error of ``Endpoint.statuses``."""
         match type(event).__name__:
             case "MasterLost":
                 self._lost = True
@@ -40,7 +39,7 @@ class StoreNotices:
 def follow(
     store: DataStore, wanted: dict[str, Any], count: int | None, seconds: float | None, as_json: bool, as_text: bool
 ) -> None:
-    """Print changes as they come; Ctrl-C ends it well unless a count or time was asked for."""
+    """Print changes as they come; Ctrl-C ends well unless a count or a time was given."""
     render = _as_json if as_json else partial(_as_text, as_text=as_text)
     with UntilInterrupted(count, seconds), store.watch(**wanted) as watching:
         say(f"watching store {store.name}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CountedWriter:
-    """A writer of an ordered topic, as ``chappe produce`` counts: by records, as their offsets are not its own."""
+    """A writer of an ordered topic. It counts its records: offsets are shared with other writers."""
 
     def __init__(self, producer: OrderedProducer) -> None:
         self.topic = producer.topic
@@ -31,17 +31,15 @@ class CountedWriter:
 
     @property
     def next_offset(self) -> int:
-        """Records that were sent."""
         return self._producer.sent
 
     @property
     def stored(self) -> int:
-        """Records that are confirmed."""
         return self._producer.stored
 
 
 class LazyProducer:
-    """Context manager that creates the producer on the first record, so that failing input creates no topic."""
+    """Context manager that creates the producer on the first record: failing input creates no topic."""
 
     def __init__(
         self,
@@ -100,17 +98,14 @@ class LazyProducer:
 
     @property
     def partition(self) -> str | None:
-        """The partition of the records; None before the first one."""
         return None if self.producer is None else self.producer.partition
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next record; 0 before the first one."""
         return 0 if self.producer is None else self.producer.next_offset
 
     @property
     def stored(self) -> int:
-        """The offset up to which all records are stored."""
         return 0 if self.producer is None else self.producer.stored
 
     def flush(self, timeout: float) -> None:
@@ -119,14 +114,14 @@ class LazyProducer:
             self.producer.flush(timeout=timeout)
 
     def close(self) -> None:
-        """Close without waiting for records that are not stored."""
+        """Close without waiting for unstored records."""
         if self.producer is not None:
             self.producer.close(timeout=0)
 
 
 @contextmanager
 def _newness(topic: str, partition: str, reach: options.Reach) -> Iterator[None]:
-    """Finds out meanwhile whether the topic is new beside others of nearly its name, and says so in the end."""
+    """Find out meanwhile whether the topic is new beside others of nearly its name; say so in the end."""
     with ThreadPoolExecutor(1, "produce-newness") as looking:
         found = looking.submit(new_beside, topic, partition, reach)
         try:

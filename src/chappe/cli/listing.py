@@ -10,7 +10,7 @@ from chappe.cli.console import show_json
 
 
 def print_listing(as_json: bool, facts: dict[str, Any], heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of as many cells a row as there are heads, or the facts."""
+    """Print a table, whose rows have as many cells as there are heads, or the facts."""
     if as_json:
         show_json(facts)
         return
@@ -25,6 +25,5 @@ def print_listing(as_json: bool, facts: dict[str, Any], heads: Sequence[str], ro
 
 
 def print_lines(lines: Iterable[bytes]) -> None:
-    """Print lines of bytes, each with its newline."""
     sys.stdout.buffer.writelines(lines)
     sys.stdout.buffer.flush()

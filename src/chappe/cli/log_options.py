@@ -63,7 +63,7 @@ def _options() -> list[TyperOption]:
 
 
 def _option(name: str, take: Callable[[Any], None], text: str, **more: Any) -> TyperOption:
-    """An option that takes its value before the command runs; the file's if neither command line nor environment do."""
+    """Return an option that takes its value before the command runs, from the file if nothing else sets it."""
     short = name.removeprefix("--").removeprefix("log-")
 
     def heed(context: Context, _param: Any, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The log of a command: which lines go to standard error and to a file, and how they look."""
+"""The log of a command: the choice and the format of lines for standard error and a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogChoices:
     format: LogFormat = "text"
 
     def threshold(self, name: str, otherwise: int) -> int:
-        """Return the level from which on lines of a logger are printed: that of its nearest parent with one."""
+        """Return the lowest level that is printed for a logger: that of its nearest parent with one."""
         while name:
             if name in self.levels:
                 return self.levels[name]
@@ -44,19 +44,16 @@ class LogChoices:
 
     @property
     def lowest(self) -> int:
-        """The lowest level that standard error prints for any logger."""
         return min((logging.INFO if self.verbose else logging.WARNING, *self.levels.values()))
 
 
 class CommandLog:
-    """The log of this process."""
-
     def __init__(self) -> None:
         self.wanted = LogChoices()
         self._file: LogFile | None = None
 
     def ask(self, *, verbose: bool | None = None, levels: str | None = None, form: str | None = None) -> None:
-        """Change what is wanted; None leaves an option as it is. Raises UsageError."""
+        """Change options; None leaves one as it is. Raises UsageError."""
         if verbose is not None:
             self.wanted = replace(self.wanted, verbose=verbose)
         if levels is not None:
@@ -70,7 +67,7 @@ class CommandLog:
         self._file.addFilter(lambda record: record.levelno >= self.wanted.threshold(record.name, logging.DEBUG))
 
     def begin(self, people: logging.Handler, level: int = logging.WARNING) -> None:
-        """Let ``people``, who get lines from ``level`` on, and the file have the lines of this process."""
+        """Send the lines of this process to ``people``, from ``level`` on, and to the file."""
         root = logging.getLogger(ROOT)
         kept = logging.CRITICAL if self._file is None else logging.DEBUG
         root.setLevel(min(level, self.wanted.lowest, root.level or logging.CRITICAL, kept))
@@ -81,7 +78,6 @@ class CommandLog:
             root.handlers.append(self._file)
 
     def shows(self, record: logging.LogRecord) -> bool:
-        """True if an option asks for the line on standard error."""
         usual = logging.INFO if self.wanted.verbose else logging.WARNING
         return record.levelno >= self.wanted.threshold(record.name, usual)
 
@@ -107,7 +103,7 @@ def parse_levels(text: str) -> dict[str, int]:
 
 
 def _is_logger(name: str) -> bool:
-    """Loggers are named after packages and modules."""
+    """True for the name of a package or module: loggers are named after these."""
     try:
         return _NAME.fullmatch(name) is not None and find_spec(name) is not None
     except ImportError:  # a module has none below it
@@ -115,7 +111,6 @@ def _is_logger(name: str) -> bool:
 
 
 def parse_format(text: str) -> LogFormat:
-    """Parse the format of lines. Raises UsageError."""
     if text == "json":
         return "json"
     if text == "text":
@@ -124,7 +119,6 @@ def parse_format(text: str) -> LogFormat:
 
 
 def parse_switch(text: str) -> bool:
-    """Parse a switch of environment or file. Raises UsageError."""
     if text.lower() not in _YES:
         raise UsageError(f"{text!a} is neither true nor false")
     return _YES[text.lower()]

@@ -51,7 +51,7 @@ Subtrees: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The options that say where the map is, and how long its servers are waited for."""
+    """The options that say where the map is, and how long to wait for its servers."""
 
     servers: Annotated[
         str,
@@ -73,7 +73,7 @@ class Client:
 
     @contextmanager
     def of(self, subtrees: Sequence[str] | None = None, *, quiet: bool = True) -> Iterator[SharedMap[bytes]]:
-        """The map, or what is in the subtrees; what comes is shown unless ``quiet``. Raises NoMaster."""
+        """Open the map, or its ``subtrees``; show the progress unless ``quiet``. Raises NoMaster."""
         from chappe import SharedMap
 
         hear_warnings(self.servers)
@@ -86,7 +86,7 @@ class Client:
             yield shared
 
     def _take(self, shared: SharedMap[bytes], servers: int, quiet: bool) -> None:
-        """Wait for the map: for a server as long as ``timeout`` says, for a snapshot as long as it goes on."""
+        """Wait ``timeout`` for a server, and for a snapshot as long as it makes progress."""
         end = time.monotonic() + self.timeout
         arrived = 0
         with Bar("waiting for a server", quiet=quiet) as bar:
@@ -198,24 +198,24 @@ def watch(
 
 
 def check_key(key: str) -> None:
-    """Raise UsageError for what cannot be a key, before anybody is asked."""
+    """Raise UsageError for an invalid key, before any server is asked."""
     from chappe.api.kv.map_values import encode_key
 
     encode_key(key)
 
 
 def _around(key: str) -> str:
-    """The subtree that has a key, and little else: as much of the key as a subtree can be."""
+    """Return the narrowest subtree that contains a key."""
     return _raw(key)[:MAP_SUBTREE_BYTES_MAX].decode("utf-8", "surrogateescape")
 
 
 def rows(shared: SharedMap[bytes]) -> Iterator[Row]:
-    """All entries of this moment: they are replaced and never changed, so references to them are enough."""
+    """Return all current entries. They are replaced, never changed: references are enough."""
     return map(shared.member.raw, shared.member.entries())
 
 
 def as_line(row: Row) -> bytes:
-    """An entry as a line of JSON, as `chappe map load` reads it."""
+    """Return an entry as a line of JSON, the input of `chappe map load`."""
     key, value, properties = row
     facts = {"key": json_value(key), "value": json_value(value)} | ({"properties": properties} if properties else {})
     return _json(facts)
@@ -247,7 +247,7 @@ def _no_such_key(key: str) -> NoSuchKey:
 
 
 def _print_table(found: Iterable[Row]) -> None:
-    """Sorted by key; a row is cut where the terminal ends, and nowhere else."""
+    """Print rows sorted by key, cut only where the terminal ends."""
     from rich.cells import cell_len, set_cell_size
 
     from chappe.cli.screen import People

@@ -29,8 +29,6 @@ LINE_MAX: Final = 6 * (MAP_BODY_BYTES_MAX + MAP_KEY_BYTES_MAX + MAP_PROPERTIES_B
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True):
-    """An entry as ``dump`` writes it."""
-
     key: str | Base64
     value: str | Base64
     properties: dict[str, str] = {}
@@ -86,7 +84,7 @@ def load(
 
 
 def _set(shared: SharedMap[bytes], source: IO[bytes], timeout: float) -> Iterator[int]:
-    """Set all entries; how many are confirmed, again and again."""
+    """Set all entries; yield the number that is confirmed, again and again."""
     from chappe.api.faces import run  # brings asyncio, which the help does without
 
     done = size = 0
@@ -105,7 +103,7 @@ def _set(shared: SharedMap[bytes], source: IO[bytes], timeout: float) -> Iterato
 
 
 def _entries(source: IO[bytes]) -> Iterator[tuple[str, bytes, dict[str, str]]]:
-    """Read and check every line. Raises UsageError for the first that is wrong."""
+    """Read and check every line. Raises UsageError for the first bad one."""
     from chappe.api.kv.map_values import Codec, encode_key, encode_properties
 
     decode = msgspec.json.Decoder(Line).decode

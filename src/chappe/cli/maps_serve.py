@@ -1,4 +1,4 @@
-"""``chappe map serve`` and ``witness``: the server of a shared map, and what it shows; the witness of pairs."""
+"""``chappe map serve`` and ``witness``: the server of a shared map, and its display; the witness of pairs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def serve(
         str | None,
         Option(
             metavar="OWN,PARTNER",
-            help="Where the two tell each other of themselves, if not on the fourth port: two HOST:PORT with a comma.",
+            help="Where the two exchange their states, if not on the fourth port: two HOST:PORT with a comma.",
         ),
     ] = None,
     as_json: options.Json = False,
@@ -157,7 +157,6 @@ class _MapServerDisplay(Display):
 
 
 def _state(status: MapServerStatus) -> str:
-    """The server's part; of a pair also if its partner has everything."""
     if not status.active:
         return "passive"
     return "active" if status.pair is None else f"active ({status.pair.confirms})"

@@ -221,7 +221,6 @@ def _keep(directory: Path, kept: dict[str, Any], as_json: bool, *beside: Tower, 
 
 
 def _serve(what: str, store: Store, as_json: bool, facts: dict[str, Any], text: str, *beside: Tower) -> None:
-    """Serve until it is stopped, and say what it has done."""
     started.note(f"store {store.store_id}", f"store {store.endpoint}")
     wait(as_json, facts, text, *beside, store)
     status = store.status()

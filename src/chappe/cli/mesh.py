@@ -52,7 +52,7 @@ EndpointId: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Trust:
-    """The options that say with whom endpoints may speak."""
+    """The options that say which peers an endpoint trusts."""
 
     PANEL: ClassVar = PANEL
 
@@ -72,13 +72,13 @@ class Trust:
 
     @property
     def arguments(self) -> list[str]:
-        """The same, for another command; what the environment says it knows by itself."""
+        """Return the same options for a child process, which inherits the environment."""
         tls = [] if self.tls is None else ["--tls", str(self.tls[0]), self.tls[1]]
         acting = ["--as", self.acting] if self.acting else []
         return [*tls, *(["--anonymous"] if self.anonymous else []), *(["--plain"] if self.plain else []), *acting]
 
     def security(self) -> Security | Keys:
-        """The security that the options ask for; raises UsageError if they contradict each other."""
+        """Return the security that the options ask for. Raises UsageError if they contradict each other."""
         if (self.tls is not None) + self.anonymous + self.plain > 1:
             raise UsageError("give only one of --tls, --anonymous and --plain")
         if self.tls is not None:
@@ -100,11 +100,9 @@ class Life:
 
     @property
     def of_endpoint(self) -> dict[str, Any]:
-        """The arguments of ``Endpoint``."""
         return {each.name: getattr(self, each.name) for each in fields(Queues) if hasattr(self, each.name)}
 
     def endpoint(self, security: Security | Keys, **more: Any) -> Endpoint:
-        """Make the command's endpoint."""
         from chappe import Endpoint
 
         return Endpoint(security=security, **self.of_endpoint, **more)
@@ -112,7 +110,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Queues(Life):
-    """The options of endpoints that publish or pass on: these have something that waits for peers."""
+    """The options of endpoints that publish or forward, whose messages wait for peers."""
 
     paths: Annotated[int, declared.of("mesh.paths").option(panel=ENDPOINT)] = declared.of("mesh.paths").default
     on_full: Annotated[options.OnFull, declared.of("mesh.on_full").option(panel=ENDPOINT)] = declared.of(
@@ -128,7 +126,7 @@ class Queues(Life):
 
 @dataclass(frozen=True, slots=True)
 class DialOptions:
-    """The options that say when a peer is dialled again."""
+    """The options that say when to redial a peer."""
 
     retry_s: Annotated[float, declared.of("mesh.retry_s").option(panel=ENDPOINT)] = declared.of("mesh.retry_s").default
     retry_max_s: Annotated[float | None, declared.of("mesh.retry_max_s").option(panel=ENDPOINT)] = None
@@ -145,17 +143,16 @@ class DialOptions:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``Endpoint.peer``."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def keep(self, endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> None:
-        """Peer with all of them some time, and again when they are lost."""
+        """Peer with all of them in the background, and again when they are lost."""
         for host, port in peers:
             endpoint.peer_nosync(host, port, **self.arguments)
 
 
 def addresses(security: Security | Keys, texts: Iterable[str]) -> list[tuple[str, int]]:
-    """Hosts and ports; raises UsageError if one is malformed, or on another machine and no security was chosen."""
+    """Parse addresses. Raises UsageError for a malformed one, or one beyond this machine without security."""
     found = [address(each) for each in texts]
     for host, _ in found:
         if security is None and not is_loopback(host):
@@ -167,20 +164,20 @@ def addresses(security: Security | Keys, texts: Iterable[str]) -> list[tuple[str
 
 
 def shown(where: tuple[str, int]) -> str:
-    """An address as ``address`` reads it."""
+    """Return an address in the form that ``address`` parses."""
     host, port = where
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class PeerNotices:
-    """Says what happens to peers, each sentence once in a row.
+    """Reports changes of peers, as a callback of ``Endpoint.statuses``; each sentence once in a row.
 
-    That a peer cannot be reached is said once, until some peer comes or goes.
+    An unreachable peer is reported once, until some peer comes or goes.
 
     Args:
-        come_and_go: Others dial us, and it is no trouble if they leave. Without it we dial all, and it is good news
-            only after trouble that there is a peering.
-        quiet: Say only what is wrong.
+        come_and_go: Peers dial this endpoint, and may leave. Otherwise it dials all of them: a lost peer is a problem,
+            and a new peering is news only after a problem.
+        quiet: Report only problems.
     """
 
     def __init__(self, *, come_and_go: bool = False, quiet: bool = False) -> None:
@@ -193,7 +190,6 @@ class PeerNotices:
         self._errors: set[str] = set()
 
     def __call__(self, event: Any) -> None:
-        """Something happened: an event or an error of ``Endpoint.statuses``."""
         kind = type(event).__name__
         lost = kind == "PeerLost"
         self.lost += lost and not event.left
@@ -219,12 +215,12 @@ class PeerNotices:
 
 
 def dial(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> dict[str, tuple[str, int]]:
-    """Peer with all of them, at once or not at all; returns their ids. Raises PeeringError."""
+    """Peer with all of them now; return their ids. Raises PeeringError for the first that does not answer."""
     return {endpoint.peer(host, port, retry_s=0): (host, port) for host, port in peers}
 
 
 def listen(endpoint: Endpoint, places: Iterable[tuple[str, int]]) -> list[str]:
-    """Accept peers at all of them; returns the addresses."""
+    """Accept peers at all places; return the addresses."""
     return [shown((host, endpoint.listen(host, port))) for host, port in places]
 
 

@@ -1,10 +1,10 @@
 """A small server for the numbers of a pipeline, which Prometheus reads; its cost is bounded.
 
-Each connection has a thread, so they are few: where there are more, the oldest gives way. Who says nothing is cut off.
-On loopback the name that was dialled has to be this machine's, so that no page of the web reads along by a name of its
-own that means 127.0.0.1.
+Each connection has a thread, so they are few: where there are more, the oldest gives way. Silent clients are cut off.
+On loopback the host name in a request must be this machine's: a web page cannot reach the server by pointing a name of
+its own at 127.0.0.1.
 
-With an identity it is served over TLS, to those who may administer all topics: by their certificate, or by a token.
+With an identity it is served over TLS, to administrators of all topics, by their certificate or a token.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ class _MetricsHandler(WSGIRequestHandler):
     timeout = HANDSHAKE_TIMEOUT_S  # of each wait for a byte
 
     def get_environ(self) -> dict[str, Any]:
-        """Add the identity that the client's certificate names."""
         tls = self.connection if isinstance(self.connection, SSLSocket) else None
         return {**super().get_environ(), _CERTIFIED: certified(tls)}
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+        """Keep requests off standard error, where the base class logs them."""
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves ``app`` from a thread of its own until it is closed, to whom ``office`` lets in; None is everybody.
+    """Serves ``app`` from a thread of its own until it is closed, to clients that ``office`` accepts; None accepts all.
 
     Raises OSError, OverflowError.
     """
@@ -63,7 +62,6 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self._thread.start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """See socketserver."""
         with self._guard:
             if len(self._open) >= CONNECTIONS_MAX:
                 oldest = self._open.pop(next(iter(self._open)))
@@ -73,7 +71,6 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """See socketserver."""
         if self._office is None:
             super().finish_request(request, client_address)
             return
@@ -88,16 +85,14 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             super().finish_request(secured, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """See socketserver."""
         with self._guard:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that leave in the middle."""
+        """Ignore clients that disconnect in the middle."""
 
     def close(self) -> None:
-        """Free the port."""
         self.shutdown()
         self.server_close()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""``chappe node --map``: the mesh as an endpoint sees it that joins to look."""
+"""``chappe node --map``: the mesh, seen by an endpoint that joins to look."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chappe.security import Keys, Security
 
 ANSWER_S: Final = 5.0  # a peer that stands gets this long to say what it knows
-SETTLE_S: Final = 5.0  # then what is still changing is shown as it is
+SETTLE_S: Final = 5.0  # then a network that still changes is shown as it is
 LOOK_S: Final = 0.1
 ID_CHARACTERS: Final = 36
 ROWS_MAX: Final = 100  # endpoints in a tree that is not whole, the nearest ones
@@ -32,7 +32,7 @@ WANTS_MIN: Final = 16
 WANTS_MAX: Final = 4  # prefixes
 COLUMNS: Final = ("hops", "endpoint", "kind", "also linked to", "wants")
 WANTS: Final = 4
-# How many further links of an endpoint are shown, and which columns beside the last: what fits first.
+# The number of further links of an endpoint, and the columns beside the last; the first layout that fits is used.
 LAYOUTS: Final = ((3, (0, 1, 2, 3)), (1, (0, 1, 2, 3)), (1, (0, 1, 3)), (0, (0, 1)))
 GAP: Final = "  "
 
@@ -54,7 +54,7 @@ class Map:
     ] = False
 
     def check(self, as_json: bool, others: dict[str, Any]) -> None:
-        """Raise UsageError for options that contradict each other; ``others`` are those of a node that stays."""
+        """Raise UsageError for options that contradict each other; ``others`` are options of a node that stays."""
         if not self.wanted:
             for name, given in (("--dot", self.dot), ("--whole", self.whole)):
                 if given:
@@ -93,7 +93,7 @@ def show(
 
 
 def look(endpoint: Endpoint, peers: Iterable[str]) -> Network:
-    """The network once it has settled and stays the same, or after ``SETTLE_S``."""
+    """Return the network once it has settled and stays the same, or after ``SETTLE_S``."""
     for each in peers:
         endpoint.ping(each, ANSWER_S)  # what it knew when we came is on its way before its answer
     end = time.monotonic() + SETTLE_S
@@ -107,9 +107,9 @@ def look(endpoint: Endpoint, peers: Iterable[str]) -> Network:
 
 
 def is_settled(network: Network) -> bool:
-    """True if nothing is on its way: all in reach have been heard, and none tells of a link that the other denies.
+    """True if nothing is on its way: all reachable endpoints have reported, and both ends of links agree.
 
-    From beyond an endpoint that passes nothing on nobody is heard.
+    Reports do not come from beyond an endpoint that forwards nothing.
     """
     near = {each.id: each for each in network.endpoints if each.distance is not None}
     for link in network.links:
@@ -120,7 +120,7 @@ def is_settled(network: Network) -> bool:
 
 
 def lines(network: Network, where: str, width: int | None) -> Iterator[str]:
-    """The picture for people, in a terminal of such a width; None: with everything."""
+    """Yield the picture for people, in a terminal of the given width; None shows everything."""
     from rich.cells import cell_len, set_cell_size
 
     cut = width is not None and len(network.endpoints) > ROWS_MAX
@@ -175,9 +175,9 @@ def _rows(network: Network, tree: _Tree, links_max: int, *, whole: bool) -> Iter
 
 
 class _Tree:
-    """The shortest ways from the endpoint that looks, of so many endpoints at most, and who is without one below it.
+    """The shortest paths from the endpoint that looks to ``rows_max`` endpoints; unreachable ones are below the tree.
 
-    ``rows``: what stands before it, and an endpoint or how many are left out there. ``behind``: how many are left out
+    ``rows``: an indent, and an endpoint or the number of hidden ones there. ``behind``: the number of endpoints hidden
     right behind an endpoint.
     """
 
@@ -207,7 +207,7 @@ class _Tree:
         self._at = {each.id: number for number, (_, each) in enumerate(self.rows) if not isinstance(each, int)}
 
     def loops(self, endpoint: str) -> list[tuple[str, bool]]:
-        """The links of an endpoint beside the tree, to others above it and to those that are left out."""
+        """Return the links of an endpoint outside the tree: to endpoints above it, and to hidden ones."""
         return [
             (other, confirmed)
             for other, confirmed in sorted(self._beside[endpoint].items())
@@ -217,7 +217,7 @@ class _Tree:
         ]
 
     def _walk(self) -> Iterator[tuple[str, NetworkEndpoint | int]]:
-        """An only child stands right below its parent, so that long ways do not grow to the right."""
+        """Yield the rows. An only child stands right below its parent: long paths do not grow to the right."""
         waiting = [("", "", each) for each in reversed(self._below[None])]
         while waiting:
             before, inner, each = waiting.pop()

@@ -27,7 +27,7 @@ FOUND: Final = "chappe.node"  # in the context's ``meta``: the file's own keys
 
 
 def _heed_file(context: Context, value: str | None) -> str | None:
-    """Read the file before the options: its settings count more than those of ``chappe.toml``."""
+    """Read the file before the options: its settings override those of ``chappe.toml``."""
     if value is not None and not context.resilient_parsing:
         own, said = load(value)
         context.meta[FOUND] = own
@@ -69,7 +69,7 @@ def node(
     peers: mesh.LastingPeers = None,
     forward: Annotated[
         list[str] | None,
-        declared.of("mesh.forward").option(help="Have originals send this prefix here too, to be passed on to others."),
+        declared.of("mesh.forward").option(help="Ask originals to send this prefix here too, to be forwarded."),
     ] = None,
     forwarding: mesh.Forwarding = True,
     last_values: Annotated[
@@ -86,7 +86,7 @@ def node(
     origins: Annotated[
         list[str] | None,
         declared.of("node.origins").option(
-            "--origin", help="Web pages that may connect, besides those of this machine."
+            "--origin", help="Web pages that may connect, in addition to those of this machine."
         ),
     ] = None,
     recording_directory: Annotated[
@@ -162,7 +162,7 @@ def node(
 
 
 def _trust(said: NodeFile, trust: mesh.Trust) -> mesh.Trust:
-    """The file's certificates and security where the options ask for none."""
+    """Use the file's certificates and security where the options name none."""
     if trust != mesh.Trust():
         return trust
     certificates = None if said.tls is None else (Path(said.tls.directory), said.tls.name)
@@ -180,22 +180,20 @@ def _web(
 
 
 class TlsSection(TomlSection, frozen=True):
-    """Certificates: their directory, seen from the file's own, and the name of ours."""
+    """Certificates: their directory, relative to the file's own, and the name of ours."""
 
     directory: str
     name: str
 
 
 class WebSocketSection(TomlSection, frozen=True):
-    """The WebSocket face; see ``chappe.web.server.WebSocketServer``."""
-
     listen: str | int
     origins: tuple[str, ...] = ()
     on_full: Literal["disconnect", "drop_oldest", "drop_newest"] = "disconnect"
 
 
 class NodeFile(TomlSection, frozen=True):
-    """The keys of a file beside those of ``[mesh]``; everything may be left out."""
+    """The keys of a file beside those of ``[mesh]``; all are optional."""
 
     id: str | None = None
     security: Literal["plain", "anonymous"] | None = None

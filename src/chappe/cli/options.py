@@ -43,7 +43,7 @@ OnStale: TypeAlias = Annotated[
 
 
 def be(acting: str | None, plain: bool = False) -> None:
-    """Have all of this process be that identity, or none if ``plain``; what it starts included: readers, Spark."""
+    """Set the identity of this process and its children (Spark's readers among them); none if ``plain``."""
     if plain:
         os.environ[IDENTITY] = NONE  # readers that are no members go by it; the file's identity does not count
     elif acting:
@@ -51,9 +51,9 @@ def be(acting: str | None, plain: bool = False) -> None:
 
 
 def written_topic(topic: str) -> str:
-    """Return the topic that a command writes to; raise UsageError if it cannot be one, or is not text.
+    """Check the topic that a command writes to. Raises UsageError for an invalid one, or one that is not text.
 
-    Others may write topics that are not text; a command is given one by a locale that is not UTF-8, or by mistake.
+    Other programs may write topics that are not text; on a command line it is a wrong locale or a mistake.
     """
     checked = check_topic(topic)
     need_text(checked)
@@ -125,7 +125,7 @@ class Reach:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of producers, consumers and ``discover``."""
+        """Return the arguments of producers, consumers and ``discover``."""
         security = "plain" if self.plain else None
         return {
             "tower": self.tower, "listen": self.listen, "forwarders": self.forwarders or None, "security": security,
@@ -133,12 +133,10 @@ class Reach:
 
     @property
     def named(self) -> str:
-        """The place, for a sentence."""
         return f"the forwarder at {self.forwarders}" if self.forwarders else f"the tower at {self.tower}"
 
     @property
     def command(self) -> str:
-        """The command that starts a keeper of records."""
         return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
 
 
@@ -148,16 +146,16 @@ def _rank(context: Context, option: str) -> int:
 
 
 def keys_of(acting: str | None) -> Keys | None:
-    """The keys that ``--as`` names; the passphrase comes from the environment."""
+    """Return the keys that ``--as`` names, with the passphrase of the environment."""
     return None if acting in (None, NONE) else Keys(acting, os.environ.get(PASSPHRASE))
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters that are dataclasses stand for the options that are their fields.
+    """Spell out the parameters of a command that are dataclasses: their fields become options.
 
-    Typer knows no groups of options, so it is shown a signature in which each group is spelled out. The help shows a
-    group in the panel that its ``PANEL`` names, if it has one. A group with a method ``heed`` is asked by it what it
-    becomes, given the context that tells which source each option comes from.
+    Typer knows no groups of options, so it sees a signature in which each group is spelled out. The help shows a
+    group in the panel that its ``PANEL`` names, if it has one. A group's method ``heed``, if it has one, gets the
+    context, which tells the source of each option, and returns the group to use.
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}

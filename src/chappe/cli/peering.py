@@ -22,7 +22,7 @@ COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """A peer, or what is being dialled, at one moment. Rates are frames a second."""
+    """A peer, or an address that is dialled, at one moment. Rates are frames a second."""
 
     id: str | None
     address: str
@@ -38,14 +38,11 @@ class PeerRow:
 
 
 class PeerRates:
-    """Looks at the peers of an endpoint again and again."""
-
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._rates: dict[str, tuple[Rate, ...]] = {}  # in and out
 
     def look(self) -> list[PeerRow]:
-        """The peers of this moment."""
         now = time.monotonic()
         rows = []
         before, self._rates = self._rates, {}
@@ -63,7 +60,7 @@ class PeerRates:
 
 
 class PeersDisplay(Display):
-    """The peers of an endpoint, and in ``more`` what else its command shows."""
+    """Shows the peers of an endpoint, and in ``more`` what its command adds."""
 
     def __init__(self, endpoint: Endpoint, statuses: Any, title: str, as_json: bool) -> None:
         super().__init__(title, as_json)
@@ -72,40 +69,34 @@ class PeersDisplay(Display):
         self._peers = PeerRates(endpoint)
 
     def more(self) -> tuple[str, dict[str, Any]]:
-        """A note for people, and further facts for a machine."""
+        """Return a note for people, and further facts for a machine."""
         return "", {}
 
     def tell(self, event: Any) -> None:
-        """Tell of an event of the endpoint."""
         self._notices(event)
 
     def tell_all(self) -> None:
-        """Tell of the events that have come."""
         for event in self._statuses.poll():
             self.tell(event)
 
     def look(self) -> None:
-        """Look at the peers. Raises Closed if the endpoint halts."""
+        """Raise Closed if the endpoint halts."""
         time.sleep(STEP_S)  # waiting for an event would make this thread drive, in the way of the web's event loop
         self.tell_all()
         self._rows = self._peers.look()
         self._note, self._facts = self.more()
 
     def picture(self) -> RenderableType:
-        """The peers as a table."""
         return table(self.title, self._rows, self._note)
 
     def lines(self) -> Iterator[str]:
-        """The peers in one line, and those that do not answer."""
         return lines(self._rows, self._note)
 
     def report(self) -> dict[str, Any]:
-        """The peers, each with its counters."""
         return {**self._facts, "peers": [asdict(row) for row in self._rows]}
 
 
 def table(title: str, rows: Sequence[PeerRow], note: str = "") -> RenderableType:
-    """The picture for a terminal."""
     from chappe.cli.screen import Fitting, titled
 
     cells = [
@@ -126,7 +117,6 @@ def table(title: str, rows: Sequence[PeerRow], note: str = "") -> RenderableType
 
 
 def lines(rows: Sequence[PeerRow], note: str = "") -> Iterator[str]:
-    """The same without a terminal."""
     peered = [row for row in rows if row.id is not None]
     rates = f"{sum(row.in_per_s for row in peered):,.0f} in/s, {sum(row.out_per_s for row in peered):,.0f} out/s"
     waiting = sum(row.waiting for row in rows)

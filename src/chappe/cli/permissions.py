@@ -1,4 +1,4 @@
-"""``chappe permissions``: what the file says, whether it allows something, and its signature after a change."""
+"""``chappe permissions``: the rules of the file, their decisions, and its signature after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``chappe ping``: how long messages take to a peer and back."""
+"""``chappe ping``: round-trip times to a peer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ping(
 
 
 def percentile(times: Sequence[float], percent: float) -> float:
-    """The smallest of the sorted ``times`` that so many percent do not exceed."""
+    """Return the smallest of the sorted ``times`` that so many percent do not exceed."""
     return times[max(0, math.ceil(len(times) * percent / 100) - 1)]
 
 
@@ -131,13 +131,12 @@ def _show(where: str, found: str, original: bool, peering_s: float, times: Seque
 
 
 def bar(share: float) -> str:
-    """A bar for a share of the widest one."""
     eighths = math.ceil(share * BAR_WIDTH * 8)
     return BARS[8] * (eighths // 8) + (BARS[eighths % 8] if eighths % 8 else "")
 
 
 def readable(seconds: float) -> str:
-    """A time with three digits: ``61.2 us``, ``1.25 ms``."""
+    """Return a time with three digits: ``61.2 us``, ``1.25 ms``."""
     for unit, factor in (("us", 1e6), ("ms", 1e3)):
         if seconds * factor < 999.5:
             return f"{seconds * factor:.3g} {unit}"

@@ -174,7 +174,7 @@ def _read(file: Path, towers: str) -> Pipeline:
 
 
 def _analyse(pipeline: Pipeline, towers: str) -> list[dict[str, Any]]:
-    """What each query makes, by Spark's own analysis. Raises PipelineInvalid."""
+    """Let Spark analyse the queries; return the columns of each. Raises PipelineInvalid."""
     from chappe.spark.pipeline.frames import prepare
     from chappe.spark.pipeline.running import SETTINGS
     from chappe.spark.session import spark_session
@@ -197,7 +197,7 @@ def _analyse(pipeline: Pipeline, towers: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def _problems(as_json: bool) -> Iterator[None]:
-    """Print everything that is wrong with a file, one line each, and end with exit code 2."""
+    """Print all problems of a file, one line each, and end with exit code 2."""
     from chappe.spark.pipeline.model import PipelineInvalid
 
     try:

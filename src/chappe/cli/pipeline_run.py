@@ -46,7 +46,7 @@ LAG: Final = ("query", "topic", "lag records", "lag bytes", "lag")
 
 
 def show(screen: Screen, name: str, running: RunningPipeline, began: float) -> None:
-    """Show how a running pipeline is; call it several times a second."""
+    """Show the state of a running pipeline; call it several times a second."""
     numbers, elapsed = running.numbers, f"{time.monotonic() - began:6.1f} s"
     head = Text(f"{elapsed}  {name}: {running.stage}", style="bold")
     note = Text("Ctrl-C ends it after the batch under way", style="dim")
@@ -57,7 +57,6 @@ def show(screen: Screen, name: str, running: RunningPipeline, began: float) -> N
 
 
 def line(numbers: Numbers) -> str:
-    """A query in one line."""
     if numbers.batch < 0:
         return f"{numbers.query}: no batch yet"
     state = (
@@ -71,7 +70,7 @@ def line(numbers: Numbers) -> str:
 
 
 def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
-    """The queries, and the lag of each of their topics."""
+    """Return tables of the queries, and of the lag of each of their topics."""
     queries = [
         (
             each.query,
@@ -99,13 +98,13 @@ def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
 
 
 def seconds(value: float | None) -> str:
-    """A lag in seconds, or a question mark."""
+    """Return a lag in seconds, or a question mark."""
     return "? s" if value is None else f"{value:,.1f} s"
 
 
 @dataclass(slots=True)
 class PipelineRun:
-    """A pipeline from start to end in this process; ``run`` returns the exit code."""
+    """A pipeline from start to end in this process."""
 
     pipeline: Pipeline
     towers: str
@@ -118,14 +117,14 @@ class PipelineRun:
     office: Office | None = None  # who may read the numbers; None is everybody who reaches them
     written_at: float = 0.0
     told: bool = False
-    stops: list[KeyboardInterrupt] = field(default_factory=list)  # what asked it to end
-    clean: bool = True  # whether what was asked to end had begun, and finished its batches
+    stops: list[KeyboardInterrupt] = field(default_factory=list)  # signals that asked it to end
+    clean: bool = True  # False if it was stopped before it began, or in the middle of a batch
 
     def run(self) -> int:
-        """Run to the end.
+        """Run to the end; return the exit code.
 
         Raises:
-            ChappeError: It could not start, or a query failed.
+            ChappeError: The pipeline could not start, or a query failed.
         """
         try:
             import psutil  # type: ignore[import-untyped, unused-ignore]  # noqa: F401
@@ -153,7 +152,7 @@ class PipelineRun:
 
     def _run(self, state: PipelineState, log: Path, console: Console) -> RunningPipeline:
         with ExitStack() as ending:
-            # what Java and Spark say on standard error would tear the table apart
+            # output of Java and Spark on standard error would tear the table apart
             file = ending.enter_context(log.open("w", encoding="utf-8", errors="backslashreplace"))
             ending.enter_context(redirect_stderr(file))
             trigger = Trigger(available_now=True) if self.once else None
@@ -173,7 +172,7 @@ class PipelineRun:
             return running
 
     def _follow(self, state: PipelineState, running: RunningPipeline, update: Callable[[], None]) -> None:
-        """Show, tell and write down what happens until the pipeline has ended; have it end once that is asked for."""
+        """Show, print and write down the progress until the pipeline has ended; stop it when that is asked for."""
         end = float("inf")
         asked = False
         while running.alive:
@@ -221,7 +220,7 @@ class PipelineRun:
                 warn(f"{event.query}: {event.more} more rows of this batch are not printed")
 
     def _account(self, running: RunningPipeline, log: Path) -> int:
-        """Say how it ended; returns the exit code."""
+        """Say how the run ended; return the exit code."""
         error = running.error
         if error is not None and is_sparks(error):
             error = PipelineFailed(f"Spark failed: {sentence(error)}")
@@ -285,7 +284,6 @@ class Metrics:
         self.address = f"http{'' if office is None else 's'}://{host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
-        """Free the port."""
         self._server.close()
 
 
@@ -295,7 +293,7 @@ def _numbers(pipeline: str, running: RunningPipeline) -> Iterable[Family]:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of ``9464``, ``:9464`` or ``0.0.0.0:9464``; loopback if no host is given. Raises UsageError."""
+    """Parse ``9464``, ``:9464`` or ``0.0.0.0:9464``; the host is loopback by default. Raises UsageError."""
     host, _, port = text.strip().rpartition(":")
     if not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise UsageError(f"--metrics is HOST:PORT or PORT, not {text!r}")

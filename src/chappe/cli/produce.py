@@ -114,7 +114,7 @@ def produce(
 
 
 def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -> FullRecord:
-    """The options that apply to every record. Raises UsageError."""
+    """Return the options that apply to every record. Raises UsageError."""
     pairs = []
     for each in headers or []:
         name, equals, value = each.partition("=")
@@ -169,7 +169,7 @@ class _ProduceRun:
         return self._sent if self.min_acks == 0 else max(0, self.writer.stored - self.writer.began_at)
 
     def unstored(self) -> tuple[int, int]:
-        """Count stored records, those of an earlier run among them, and those that wait for it."""
+        """Count stored records, including those of earlier runs, and those that wait for it."""
         stored, ahead = self.writer.stored, self.writer.next_offset
         return stored, 0 if self.min_acks == 0 else max(0, ahead - stored)
 
@@ -183,7 +183,7 @@ class _ProduceRun:
         )
 
     def all_of(self, source: int) -> int:
-        """Send everything and wait for it; returns the exit code."""
+        """Send everything and wait for it; return the exit code."""
         problem: ChappeError | None = None
         try:
             try:
@@ -272,7 +272,7 @@ class _ProduceRun:
             self._show()
 
     def end(self) -> bool:
-        """The run is at its end, because all is stored or because its time is over: whoever is first is right."""
+        """End the run, because all is stored or because its time is over; True for the first caller."""
         return self._end.acquire(blocking=False)
 
     def _interrupted(self, stop: KeyboardInterrupt) -> int:
@@ -323,7 +323,7 @@ def _are(count: int) -> str:
 
 
 class _StallWatch:
-    """Says when nothing is stored for a while, also while the producer waits for room, and when it goes on.
+    """Warns when nothing is stored for a while, also while the producer waits for room, and says when it goes on.
 
     After ``timeout`` seconds it interrupts the main thread, whatever that waits for.
     """

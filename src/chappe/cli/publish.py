@@ -1,4 +1,4 @@
-"""``chappe publish`` and ``chappe subscribe``: values into the mesh, and what is published there."""
+"""``chappe publish`` and ``chappe subscribe``: values into the mesh, and messages out of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The options that say what values look like."""
+    """The options that say how values are written."""
 
     event: Annotated[
         str | None, Option(metavar="NAME", help="Publish one Zeek event, whose arguments are the values.")
@@ -59,7 +59,7 @@ class Form:
             raise UsageError("a topic in each line needs --format json")
 
     def given(self, topic: str, texts: list[str]) -> Messages:
-        """The messages on the command line. Raises UsageError."""
+        """Return the messages on the command line. Raises UsageError."""
         from chappe.data.zeek import Event
 
         try:
@@ -71,13 +71,13 @@ class Form:
         return [(topic, each) for each in (read if self.event is None else [Event(self.event, *read)])]
 
     def line(self, topic: str, line: bytes) -> tuple[str, object]:
-        """The message in a line of standard input. Raises InvalidData."""
+        """Return the message in a line of standard input. Raises InvalidData."""
         if self.input_format == "json":
             return values.read_message(None if topic == ANY else topic, line)
         return topic, values.read(line.decode("utf-8", "surrogateescape"), self.kind, as_text=self.as_text)
 
     def lines(self, topic: str, source: int) -> Iterator[Messages]:
-        """The messages that come. Raises UsageError for a malformed line, after the messages before it."""
+        """Yield the messages that come. Raises UsageError for a malformed line, after the messages before it."""
         number = 0
         for lines in split_lines(iter(lambda: os.read(source, CHUNK_BYTES), b"")):
             batch: Messages = []
@@ -155,7 +155,7 @@ def publish(
 
 
 def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
-    """Wait until somebody in reach is known to want the topic, a little at most; an original tells only its own."""
+    """Wait up to ``WAIT_S`` until a reachable endpoint wants the topic; an original tells only its own wishes."""
     wanted = b"" if topic is None else topic.encode("utf-8", "surrogateescape")
 
     def known() -> bool:
@@ -248,7 +248,7 @@ def subscribe(
 
 
 def _check_met(endpoint: Endpoint, teller: mesh.PeerNotices, dialled: list[tuple[str, int]]) -> None:
-    """Exit with an error if no peer was ever connected; the notice of one may still be on its way."""
+    """Exit with an error if no peer was ever connected; its notice may still be on its way."""
     if dialled and not teller.met and not any(each.peer_id for each in endpoint.peers()):
         warn(f"nobody was ever reached at {', '.join(map(mesh.shown, dialled))}: start an endpoint with `chappe node`")
         raise typer.Exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-SMOOTH_S: Final = 2.0  # what is shown for people is about of the last seconds
+SMOOTH_S: Final = 2.0  # rates for people are averages of about this time
 
 
 class Rate:
@@ -17,11 +17,10 @@ class Rate:
         self.begin(count, now)
 
     def begin(self, count: float, now: float | None = None) -> None:
-        """Count from here on."""
         self._count, self._at = count, time.monotonic() if now is None else now
 
     def look(self, count: float, now: float | None = None) -> float:
-        """Take the counter as it is now; returns the rate."""
+        """Take the current counter; return the rate."""
         now = time.monotonic() if now is None else now
         passed = now - self._at
         if passed > 0:

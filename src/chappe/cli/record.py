@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chappe.bridges.event_files import EventFiles
     from chappe.bridges.recorder import Recorded, Recorder
 
-PATIENCE_S: Final = 5.0  # then it is said that nobody peers
+PATIENCE_S: Final = 5.0  # then a warning says that nobody peers
 RATE_S: Final = 1.0  # the rate shown is an average over this time
 
 
@@ -150,5 +150,5 @@ class _RecordingBar:
 
 
 def log_security(trust: mesh.Trust) -> Literal["plain"] | None:
-    """The security of the log beside a mesh: an identity of the environment counts even where the mesh is plain."""
+    """Return the security of the log beside a mesh: an identity of the environment counts even if the mesh is plain."""
     return "plain" if trust.plain and settings.identity() is None else None

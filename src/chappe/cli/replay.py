@@ -77,7 +77,7 @@ def replay(
     name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
-    """Bring back what was kept, in order.
+    """Replay an archive or a recorded topic, in order.
 
     TOPIC, recorded from the mesh, is published there again, to the topics that it came from. An archive (--from DIR)
     goes back into topics until it is stored; interrupted, it goes on when the command is given again.
@@ -106,7 +106,7 @@ def replay(
 
 
 def _typed(context: typer.Context) -> dict[str, bool]:
-    """The options of the mesh on the command line: file and environment say them for other replays."""
+    """Return the options of the mesh on the command line: file and environment set them for other replays."""
     ours = [*(each.name for group in (mesh.Queues, mesh.DialOptions) for each in fields(group)), "peers"]
     return {
         each.opts[0].removeprefix("--"): True
@@ -123,7 +123,7 @@ def _refuse(group: Any, why: str, **more: object) -> None:
 
 
 def parse_speed(text: str) -> float | None:
-    """1.0 for ``original``, None for ``max``, or a factor. Raises UsageError."""
+    """Return 1.0 for ``original``, None for ``max``, or a factor. Raises UsageError."""
     if text == "max":
         return None
     if text == "original":
@@ -138,7 +138,7 @@ def parse_speed(text: str) -> float | None:
 
 
 def _play(run: Player | Replay, show: Callable[[Any], None], interrupted: Callable[[], str]) -> int:
-    """Run to the end; ``interrupted`` is called on Ctrl-C, and says what to tell. Returns the exit code."""
+    """Run to the end; on Ctrl-C print the text of ``interrupted``. Return the exit code."""
     run.show = show
     try:
         run.run()

@@ -32,19 +32,19 @@ class People(Console):
         raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield segments as ``Console`` does, their text without control characters."""
+        """Yield segments without control characters."""
         for each in super().render(renderable, options):
             plain = each.control or each.text == (text := terminal.lines(each.text))
             yield each if plain else Segment(text, each.style)
 
 
 def cell(text: str) -> Text:
-    """Return untrusted text as a cell of a table."""
+    """Escape untrusted text for a cell of a table."""
     return Text(terminal.line(text))
 
 
 def wide_console(width: int) -> Console:
-    """Standard output, which is as wide as this where no terminal says how wide it is."""
+    """Return standard output, with this width where no terminal has one."""
     console = People()
     if not console.is_terminal:
         console.width = width
@@ -53,14 +53,14 @@ def wide_console(width: int) -> Console:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Rows of one line each, in the columns that there is room for.
+    """Rows of one line each, in the columns that fit.
 
     Args:
         columns: Their heads.
         rows: As many cells each as there are columns.
-        left: Names of the columns that begin at the left; the others are numbers.
-        spare: Names of the columns that a narrow terminal does without, the first of them first.
-        style: Of the heads.
+        left: Names of the columns that are aligned to the left; the others are numbers.
+        spare: Names of the columns that a narrow terminal omits, the first of them first.
+        style: The style of the heads.
     """
 
     columns: Sequence[str]
@@ -87,7 +87,6 @@ class Fitting:
 
 
 def titled(title: str, *parts: RenderableType) -> Group:
-    """A picture below its title."""
     return Group(escape(title), *parts)
 
 
@@ -100,8 +99,8 @@ CLEAR_ALL: Final = f"{CLEAR_LINE}\n{CLEAR}\x1b[A"  # in two steps: some terminal
 class Screen:
     """A context; call ``show`` several times a second. ``quiet`` shows nothing.
 
-    What is printed meanwhile to standard output and error, as far as they are terminals, appears above the picture.
-    A picture that is higher than the terminal is cut, and says so.
+    Output to standard output and error, if they are terminals, appears above the picture.
+    A picture higher than the terminal is cut, and says so.
     """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
@@ -131,7 +130,7 @@ class Screen:
             self._console.show_cursor(True)
 
     def show(self, picture: Callable[[], RenderableType], lines: Callable[[], Iterable[str]]) -> None:
-        """Show how things are now; only what is shown is made."""
+        """Show the present state; only the form that is shown is computed."""
         if self._picture is not None:
             self._picture.draw(picture())
         elif not self._quiet and time.monotonic() >= self._lines_at:
@@ -145,7 +144,7 @@ class Screen:
 
 
 class _Picture:
-    """Lines at the end of what a terminal shows, with the cursor at the beginning of the line below them."""
+    """Lines at the end of a terminal's content, with the cursor at the beginning of the line below them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -188,7 +187,7 @@ class _Picture:
         return max(1, self._console.height - 1)  # the last row is the cursor's
 
     def _up(self) -> str:
-        """The codes that move the cursor to the first row of ours that is on the screen.
+        """Return the codes that move the cursor to the picture's first row on the screen.
 
         A terminal that was made narrower has broken long lines into several rows.
         """
@@ -237,7 +236,7 @@ def _is_terminal(console: Console) -> bool:
 
 
 def _stripped(line: list[Segment]) -> list[Segment]:
-    """Without blanks at its end: a terminal that is made narrower would break the line because of them."""
+    """Strip blanks from the end: a terminal that is made narrower would break the line because of them."""
     line = list(line)
     while line and not line[-1].text.rstrip():
         line.pop()

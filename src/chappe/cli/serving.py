@@ -1,4 +1,4 @@
-"""The frame of commands that serve until they are stopped: identity, refusals that are kept, pictures, the end.
+"""The frame of commands that serve until they are stopped: identity, audit of refusals, pictures, the end.
 
 A command is its options, with ``ServerIdentity`` among them, what it runs, and a ``Display`` of that::
 
@@ -9,7 +9,7 @@ A command is its options, with ``ServerIdentity`` among them, what it runs, and 
             show(_ServerDisplay(server, "server", as_json), {"address": server.address}, f"server at {server.address}")
         stopped(as_json, "server")
 
-With the setting ``audit`` such a command also writes into a topic what it refuses; see ``chappe.api.audit``.
+With the setting ``audit`` such a command also writes its refusals to a topic (``chappe.api.audit``).
 """
 
 from __future__ import annotations
@@ -52,12 +52,11 @@ class ServerIdentity:
 
     @property
     def security(self) -> Literal["plain"] | None:
-        """The argument ``security`` of members and servers."""
         return "plain" if self.plain else None
 
     @property
     def arguments(self) -> list[str]:
-        """The same for a dashboard beside the command, which takes the identity from the environment."""
+        """Return the options for a dashboard beside the command, which takes the identity from the environment."""
         return ["--plain"] if self.plain else []
 
 
@@ -83,25 +82,21 @@ class KeptEntries:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The options for a machine."""
         return {"backend": self.backend, "path": None if self.path is None else str(self.path)}
 
 
 def stopped(as_json: bool, what: str) -> None:
-    """Say that everything is closed."""
     if not as_json:
         say(f"{what} stopped")
 
 
 class ServingMember(Protocol):
-    """A member of the log."""
-
     def wait(self, timeout: float) -> None:
-        """Wait; raises MemberStopped if it has met a defect."""
+        """Wait. Raises MemberStopped after a defect."""
 
 
 def wait(as_json: bool, facts: dict[str, Any], text: str, *members: ServingMember) -> None:
-    """Tell that members serve, and wait for Ctrl-C or SIGTERM, which are the proper end. Raises MemberStopped."""
+    """Say that members serve, and wait for Ctrl-C or SIGTERM, which end the command well. Raises MemberStopped."""
     with suppress(KeyboardInterrupt):
         tell(as_json, facts, f"{text}; Ctrl-C stops")
         while True:
@@ -114,7 +109,7 @@ class Display(ABC):
 
     Args:
         title: The first line of the picture.
-        as_json: Whether a machine reads reports, instead of people the picture and news.
+        as_json: Print reports for a machine instead of the picture and news.
     """
 
     NEWS: ClassVar[frozenset[str]] = frozenset()  # events for people; members themselves tell of what is wrong
@@ -125,29 +120,28 @@ class Display(ABC):
 
     @abstractmethod
     def look(self) -> None:
-        """Take stock, after ``STEP_S``. Raises MemberStopped or Closed if what is served has stopped."""
+        """Take stock, after ``STEP_S``. Raises MemberStopped or Closed if the member has stopped."""
 
     @abstractmethod
     def picture(self) -> RenderableType:
-        """The picture for a terminal, of the last look."""
+        """Return the picture of the last look, for a terminal."""
 
     @abstractmethod
     def lines(self) -> Iterable[str]:
-        """The same without a terminal."""
+        """Yield the same without a terminal."""
 
     @abstractmethod
     def report(self) -> dict[str, Any]:
-        """The same for a machine."""
+        """Return the same for a machine."""
 
     def say_news(self, events: Iterable[object]) -> None:
-        """Tell people of the events that are news."""
         for event in events:
             if not self.as_json and type(event).__name__ in self.NEWS:
                 say(str(event))
 
 
 def show(display: Display, facts: dict[str, Any], text: str) -> None:
-    """Tell that the command serves, and show how it fares until Ctrl-C or SIGTERM, which are its proper end.
+    """Say that the command serves, and show its state until Ctrl-C or SIGTERM, which end it well.
 
     Raises as ``Display.look``.
     """
@@ -170,9 +164,9 @@ def _follow(display: Display) -> None:
 
 
 def serves(at: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with groups of options, whose refusals are written down if a setting says so and it has an identity.
+    """Make a command with groups of options, whose refusals go to the topic of ``audit`` if it has an identity.
 
-    ``at`` is the parameter with its own address, if it is a tower or forwarder itself: then it writes there.
+    ``at`` names the parameter with its own address, if it is a tower or forwarder itself: then it writes there.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -196,7 +190,7 @@ def serves(at: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def _keys(given: dict[str, Any]) -> Keys | None:
-    """The identity that the command will have: by ``--as`` or ``--tls``, unless an option says that it has no keys."""
+    """Return the identity that ``--as`` or ``--tls`` names, unless an option disables keys."""
     if given.get("plain") or given.get("anonymous"):
         return None
     tls = given.get("tls")
@@ -205,7 +199,7 @@ def _keys(given: dict[str, Any]) -> Keys | None:
 
 
 def _where(given: dict[str, Any], at: str, keys: Keys) -> dict[str, Any]:
-    """The arguments by which it reaches the log: itself, as the command says, or as the settings say."""
+    """Return the arguments that reach the log: at its own address, as the command says, or as the settings say."""
     if not at:
         if (forwarders := settings.forwarders()) is not None:
             return {"forwarders": forwarders}

@@ -1,4 +1,4 @@
-"""``chappe tap``: what passes through a forwarder, or an endpoint of the mesh, that shows it."""
+"""``chappe tap``: the traffic of a forwarder, or an endpoint of the mesh, that has a tap."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WHO: Final = ("wants", "who", "of which it gets")
 
 
 def place(text: str) -> tuple[str, int]:
-    """Host and port of ``PORT`` or ``HOST:PORT``; raises UsageError."""
+    """Parse ``PORT`` or ``HOST:PORT``. Raises UsageError."""
     if ":" not in text and not text.isdecimal():
         raise UsageError(f"{text!a} is not the address of a tap: [HOST:]PORT is wanted")
     return address(f":{text}" if text.isdecimal() else text)
@@ -142,12 +142,10 @@ def _subscription(each: Subscribed) -> dict[str, Any]:
 
 
 def name(topic: bytes) -> str:
-    """A topic for people."""
     return terminal.line(topic.decode("utf-8", "backslashreplace"))
 
 
 def line(each: Passed) -> str:
-    """One message, or batch, for people."""
     parts = [iso_time(each.at_us), f"{name(each.topic)}  {each.kind}"]
     if each.source:
         parts.append(f"from {each.source}")
@@ -164,7 +162,7 @@ def line(each: Passed) -> str:
 
 
 def content(each: Passed) -> str:
-    """The beginning of what a message says; nothing where that cannot be read, or not without its end."""
+    """Return the beginning of a message's content; empty if it cannot be read, or not without its end."""
     from chappe.cli.values import message_texts
 
     text = each.content.decode("utf-8", "backslashreplace")
@@ -178,7 +176,6 @@ def content(each: Passed) -> str:
 
 
 def wanted_line(each: Subscribed) -> str:
-    """One subscription for people."""
     topics = f"{name(each.topic)}*" if each.topic else "all topics"
     if not each.kinds:
         return f"{iso_time(each.at_us)}  {topics}  wanted no more by {each.who}"
@@ -196,7 +193,6 @@ class Picture:
         self._seen = self._missed = 0
 
     def add(self, shown: Shown, now: float) -> None:
-        """Something was seen."""
         from chappe.api.taps import Subscribed
 
         self._missed += shown.missed
@@ -219,7 +215,6 @@ class Picture:
             topic.look(now)
 
     def __call__(self) -> RenderableType:
-        """The picture."""
         from rich.console import Group
         from rich.text import Text
 
@@ -253,7 +248,6 @@ class Picture:
         return Group(*parts)
 
     def title(self) -> str:
-        """One line on all of it."""
         missed = f"; {self._missed:,} or more are not shown" if self._missed else ""
         return f"tap at {self._where}: {many(self._seen, 'message')} seen{missed}; Ctrl-C stops"
 

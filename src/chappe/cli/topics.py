@@ -1,4 +1,4 @@
-"""``chappe topics``: what the stores hold."""
+"""``chappe topics``: the contents of all stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DISCOVER_S: Final = 2.0
 SHORT: Final = 8  # characters of an id beside a name
-HURRY_S: Final = 1.0  # for what is nice to know
+HURRY_S: Final = 1.0  # for optional facts
 PIPE_WIDTH: Final = 240  # of the table where no terminal says how wide it is
 
 
@@ -35,16 +35,18 @@ class Holdings(NamedTuple):
     stores: Mapping[str, str]  # their ids, by the endpoints that ``known`` names
     scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
     refusals: Mapping[str, Sequence[tuple[str, str, int]]]  # store: identity, verb and how often, to administrators
-    let_go: Mapping[Key, Mapping[str, int]]  # how many records a store, by its endpoint, has that another let go
-    names: Mapping[str, str]  # what people call stores that told, by their ids
+    let_go: Mapping[
+        Key, Mapping[str, int]
+    ]  # the number of records that a store, by its endpoint, has and another let go
+    names: Mapping[str, str]  # names for people, of stores that have one, by their ids
 
     def call(self, store: str) -> str:
-        """Return what people call a store, with the beginning of its id."""
+        """Return people's name for a store, with the beginning of its id."""
         return _beside(self.names.get(store), store)
 
 
 def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
-    """Ask every store what it has of the topics that ``filters`` select; none selects all.
+    """Ask every store for its share of the topics that ``filters`` select; none selects all.
 
     Raises:
         TimedOut: No store could be found, or none answered.
@@ -55,7 +57,7 @@ def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
 
 @contextmanager
 def looking(reach: options.Reach, filters: Sequence[Filter]) -> Iterator[tuple[Holdings, StoresView]]:
-    """The same, and the stores to be asked for more as long as that lasts."""
+    """Do the same, and keep the stores open for more questions while the context lasts."""
     from chappe.api.log.discovery import discover
     from chappe.reading.selection import Selection
     from chappe.reading.view import StoresView
@@ -81,7 +83,7 @@ def looking(reach: options.Reach, filters: Sequence[Filter]) -> Iterator[tuple[H
 
 
 def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach) -> None:
-    """Raise UnknownTopic for a topic that no store has; it tells which ones are nearly of that name."""
+    """Raise UnknownTopic for a topic that no store has; the error suggests similar names."""
     for each in filters:
         if not each.prefix and not any(topic == each.name for topic, _ in held.known):
             names = sorted({topic for topic, _ in look(reach, []).known})
@@ -90,7 +92,7 @@ def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach)
 
 
 def none_matches(patterns: Sequence[Filter], reach: options.Reach) -> str | None:
-    """A sentence for when topics are there and none is selected; None if there are no topics at all."""
+    """Return a sentence for the case that topics exist and none is selected; None if there are no topics."""
     names = sorted({topic for topic, _ in look(reach, []).known})
     if not names:
         return None
@@ -105,9 +107,9 @@ def _instead(name: str, names: Sequence[str]) -> str:
 
 
 def new_beside(topic: str, partition: str, reach: options.Reach) -> list[str]:
-    """Topics of nearly the name of ``topic``, if nobody but ``partition`` has written to it; of one store, in a hurry.
+    """Ask one store for topics of nearly the name of ``topic``, if only ``partition`` has written to it.
 
-    Whatever goes wrong is an empty answer: somebody else tells of it.
+    Errors give an empty answer: they are reported elsewhere.
     """
     from chappe.api.log.discovery import discover
     from chappe.transports.queries import StoreClient
@@ -185,7 +187,7 @@ def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = 
 
 
 def _producers(reach: options.Reach) -> dict[str, str]:
-    """Names of the producers that are there, by partition, as far as they tell."""
+    """Return names of the producers that are there, by partition, as far as they answer."""
     from chappe.api.log.looking import LogWatch
 
     with suppress(ChappeError, OSError), closing(LogWatch(**reach.arguments)) as watch:

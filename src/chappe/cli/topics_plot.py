@@ -34,7 +34,7 @@ LEFT: Final = ("topic", "over time", "size")
 SPARE: Final = ("size", "records", "peak")  # a narrow terminal does without
 RATE_MIN: Final = 0.01  # below it a rate says nothing
 SECOND_US: Final = 1_000_000
-# What a character of a curve may stand for, so that edges are where people look for them and stay where they are.
+# Lengths of a character of a curve: their edges are where people look for them, and stay there.
 STEPS_S: Final = (
     *(0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600, 2 * 3600, 3 * 3600, 6 * 3600, 12 * 3600),
@@ -44,7 +44,7 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def draw(view: StoresView, by_partition: bool, since: datetime | None) -> None:
-    """Print it: a line for each topic, or each partition. ``view`` knows of one at least."""
+    """Print a line for each topic, or each partition. ``view`` knows at least one."""
     groups = _groups(view, by_partition)
     shown = _chosen(view, groups)
     kept = [view.known[key] for keys in shown.values() for key in keys if view.known[key].first < view.known[key].next]
@@ -72,9 +72,9 @@ def draw(view: StoresView, by_partition: bool, since: datetime | None) -> None:
 
 
 def steps(begin: int, end: int, most: int) -> tuple[list[int], float]:
-    """Edges of at most so many steps from ``begin`` to ``end``, and how long a step is.
+    """Return edges of at most ``most`` steps from ``begin`` to ``end``, and the length of a step.
 
-    Steps are of a length that people count in, and begin at multiples of it.
+    A step has a length that people count in, and begins at a multiple of it.
     """
     for length_s in STEPS_S:
         length = round(length_s * SECOND_US)
@@ -96,7 +96,7 @@ def _groups(view: StoresView, by_partition: bool) -> dict[str, list[Key]]:
 
 
 def _chosen(view: StoresView, groups: Mapping[str, Sequence[Key]]) -> dict[str, list[Key]]:
-    """Those with the most records that fit; of one topic that has too many partitions, as many as do."""
+    """Choose the groups with the most records that fit; of one topic with too many partitions, as many as fit."""
     records = {name: sum(view.known[key].next - view.known[key].first for key in keys) for name, keys in groups.items()}
     chosen: dict[str, list[Key]] = {}
     left = PARTITIONS_MAX

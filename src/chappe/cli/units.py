@@ -21,7 +21,7 @@ AGE_MAX_S: Final = 1000 * 365 * 86400.0  # a thousand years: no date lies furthe
 
 
 def parse_age(text: str) -> float:
-    """Seconds of ``90s``, ``10m``, ``12h``, ``7d`` or ``2w``; raises UsageError."""
+    """Parse ``90s``, ``10m``, ``12h``, ``7d`` or ``2w`` into seconds. Raises UsageError."""
     match = _AMOUNT.fullmatch(text)
     if match is None or match[2].lower() not in _SECONDS:
         raise UsageError(f"{text[:100]!r} is not an age; write it as 90s, 10m, 12h, 7d or 2w")
@@ -32,7 +32,7 @@ def parse_age(text: str) -> float:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes of ``1000``, ``64KiB``, ``10GiB`` or ``5GB``; raises UsageError."""
+    """Parse ``1000``, ``64KiB``, ``10GiB`` or ``5GB``. Raises UsageError."""
     match = _AMOUNT.fullmatch(str(text))
     if match is None or match[2].lower() not in _BYTES:
         raise UsageError(f"{str(text)[:100]!r} is not a size; write it as 1000, 64KiB, 500MB or 10GiB")
@@ -40,7 +40,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "latest", "last-value"] | int | datetime:
-    """A position to begin at: ``earliest``, ``latest``, ``last-value``, an offset, an age ago, or a moment in ISO 8601.
+    """Parse a start: ``earliest``, ``latest``, ``last-value``, an offset, an age ago, or a moment in ISO 8601.
 
     A moment without zone is local time. Raises UsageError.
     """
@@ -66,7 +66,7 @@ def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "
 
 
 def parse_moment(text: str, option: str) -> datetime:
-    """A time or an age, as ``parse_start`` reads them; raises UsageError."""
+    """Parse a time or an age, as ``parse_start`` does. Raises UsageError."""
     try:
         moment = parse_start(text)
     except UsageError:
@@ -77,7 +77,7 @@ def parse_moment(text: str, option: str) -> datetime:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; raises UsageError."""
+    """Parse ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``. Raises UsageError."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.endswith("]") and text.startswith("[")) or (text.count(":") > 1 and not text.startswith("[")):
         host, port = text, str(MESH_PORT)
@@ -89,7 +89,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def human_age(seconds: float) -> str:
-    """A duration as ``parse_age`` reads it, in the largest unit that is exact: ``90d``, ``36h``, ``90s``."""
+    """Write a duration for ``parse_age``, in the largest unit that is exact: ``90d``, ``36h``, ``90s``."""
     for unit in ("d", "h", "m"):
         count, rest = divmod(seconds, _SECONDS[unit])
         if count and not rest:
@@ -98,7 +98,7 @@ def human_age(seconds: float) -> str:
 
 
 def exact_bytes(size: int) -> str:
-    """A size as ``parse_bytes`` reads it, in the largest unit that is exact: ``10GiB``, ``5GB``, ``1001B``."""
+    """Write a size for ``parse_bytes``, in the largest unit that is exact: ``10GiB``, ``5GB``, ``1001B``."""
     for unit, factor in sorted(_BYTES.items(), key=lambda each: -each[1]):
         if factor > 1 and size and size % factor == 0:
             return f"{size // factor}{unit.upper().replace('IB', 'iB')}"
@@ -106,7 +106,7 @@ def exact_bytes(size: int) -> str:
 
 
 def human_bytes(size: float) -> str:
-    """A size with three or four digits: ``512 B``, ``1.5 MiB``."""
+    """Write a size with three or four digits: ``512 B``, ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -121,7 +121,7 @@ EXACT_MAX: Final = 1_000_000  # counts below it are written in full
 
 
 def quantity(value: float, unit: str = "") -> str:
-    """``57.8 %``, ``104``, ``12.3 M``, ``1.31 MiB/s``: a value of a metric, ten characters at most with these units."""
+    """Write a metric's value in at most ten characters: ``57.8 %``, ``104``, ``12.3 M``, ``1.31 MiB/s``."""
     size, slash, per = unit.partition("/")
     if size in BINARY:
         return _scaled(value * 1024 ** BINARY.index(size), 1024, BINARY, slash + per)
@@ -131,22 +131,22 @@ def quantity(value: float, unit: str = "") -> str:
 
 
 def count(number: float) -> str:
-    """``1,125``, ``12.3 M``."""
+    """Write a count: ``1,125``, ``12.3 M``."""
     return f"{number:,.0f}" if abs(number) < EXACT_MAX else quantity(number)
 
 
 def rate(per_s: float) -> str:
-    """``45/s``, ``1.2 k/s``."""
+    """Write a rate: ``45/s``, ``1.2 k/s``."""
     return f"{quantity(per_s)}/s"
 
 
 def delay(seconds: float) -> str:
-    """``3 ms``, ``2.1 s``."""
+    """Write a delay: ``3 ms``, ``2.1 s``."""
     return f"{max(0.0, seconds) * 1000:.0f} ms" if seconds < 0.9995 else f"{digits(seconds)} s"
 
 
 def digits(value: float) -> str:
-    """Three digits; a whole number without a point."""
+    """Write three digits; a whole number without a point."""
     if not math.isfinite(value):
         return str(value)
     about = round(value, 2) or 0.0  # no minus zero

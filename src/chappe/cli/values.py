@@ -1,13 +1,13 @@
 """Values on the command line, typed and printed: JSON first, Broker's text form on request.
 
-What is typed is read by the first rule that fits:
+The first rule that fits reads an argument:
 
-1. What is JSON is that value (``chappe.data.json.loads_plain``): ``5``, ``-1.5``, ``true``, ``null``, ``"text"``,
+1. JSON is its value (``chappe.data.json.loads_plain``): ``5``, ``-1.5``, ``true``, ``null``, ``"text"``,
    ``[1, 2]``, ``{"a": 1}``, and the typed JSON of Broker, ``{"@data-type": "count", "data": 5}``.
 2. ``TYPE:TEXT`` is a value of that type: ``count:5``, ``address:10.0.0.1``, ``timespan:5m``, ``string:42``.
 3. Anything else is a string as it stands. Text that begins like JSON but is not JSON is an error.
 
-What is printed is read back as the same value. With ``--text`` both are in Broker's text form instead, which guesses.
+Printed text reads back as the same value. ``--text`` uses Broker's text form for both, which guesses.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ _WORDS: Final = {
 
 
 class Command(TyperCommand):
-    """A command that takes values: what begins as a negative number is one, and no option."""
+    """A command that takes values: an argument that begins as a negative number is a value, not an option."""
 
     def make_parser(self, ctx: Any) -> Any:
-        """The parser of its arguments; the option parser itself would look for an option of that name."""
         parser = super().make_parser(ctx)
         process = parser._process_opts
 
@@ -69,7 +68,7 @@ class Command(TyperCommand):
 
 
 def read(text: str, kind: str | None = None, *, as_text: bool = False) -> Value:
-    """The value that ``text`` is, by the rules above; of type ``kind`` if that is given.
+    """Read ``text`` by the rules above, or as the type ``kind``.
 
     Raises InvalidData.
     """
@@ -85,7 +84,7 @@ def read(text: str, kind: str | None = None, *, as_text: bool = False) -> Value:
 
 
 def read_argument(text: str, kind: str | None = None, *, as_text: bool = False) -> Value:
-    """The same of an argument of the command: raises UsageError, and says if a string may have been meant otherwise."""
+    """Read an argument of the command. Raises UsageError; warns if a string may have been meant otherwise."""
     try:
         found = read(text, kind, as_text=as_text)
     except InvalidData as problem:
@@ -97,7 +96,7 @@ def read_argument(text: str, kind: str | None = None, *, as_text: bool = False) 
 
 
 def hint(text: str) -> str | None:
-    """A hint for a text that was taken as a string and looks like another type; None: nothing."""
+    """Return a hint for text that was read as a string and looks like another type, else None."""
     named, colon, _ = text.partition(":")
     inner = text.strip(_SPACE)
     if (colon and named in TYPE_NAMES) or inner[:1] in ("{", "[", '"') or _SCALAR.fullmatch(inner):
@@ -149,7 +148,7 @@ def _of_type(kind: str, text: str) -> Value:
 
 
 def shown(value: object, *, as_text: bool = False) -> str:
-    """A value on one line, as ``read`` reads it; with ``as_text`` as Broker's text form, which loses types."""
+    """Return a value on one line, as ``read`` reads it; ``as_text`` uses Broker's text form, which loses types."""
     if as_text:
         return terminal.line(to_text(value))
     if type(value) is str:
@@ -168,7 +167,7 @@ def _is_bare(text: str) -> bool:
 
 
 def _typed(value: Any) -> str | None:
-    """``TYPE:TEXT`` of a scalar that JSON has no type for."""
+    """Return ``TYPE:TEXT`` of a scalar that JSON has no type for."""
     kind = type(value)
     if TAGS.get(kind) is None or kind in _PLAIN or (kind is float and math.isfinite(value)):
         return None
@@ -177,12 +176,11 @@ def _typed(value: Any) -> str | None:
 
 
 def line_of(value: object, *, as_text: bool = False) -> bytes:
-    """A value as a line of text."""
     return shown(value, as_text=as_text).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def typed(value: object) -> str:
-    """A value as typed JSON: legal where JSON can express it, else as the original writes it."""
+    """Return a value as typed JSON: legal where JSON can express it, else as the original writes it."""
     return _legal(dumps, value)
 
 
@@ -194,17 +192,16 @@ def _legal(write: Callable[..., str], value: object) -> str:
 
 
 def entry_as_text(key: object, value: object, *, as_text: bool = False) -> bytes:
-    """An entry as a line for people."""
     return terminal.line(f"{shown(key, as_text=as_text)} -> ").encode() + line_of(value, as_text=as_text)
 
 
 def entry_as_json(key: object, value: object) -> bytes:
-    """An entry as a line of JSON: what stands in the JSON of a table."""
+    """Return an entry as a line of JSON, in the form of an entry in a table's JSON."""
     return terminal.json_line(f'{{"key":{typed(key)},"value":{typed(value)}}}\n'.encode("utf-8", "surrogateescape"))
 
 
 def read_entry(line: bytes) -> tuple[Value, Value]:
-    """Read a line of ``entry_as_json``, or the same with plain JSON; raises InvalidData."""
+    """Read a line of ``entry_as_json``, or the same with plain JSON. Raises InvalidData."""
     table = loads_plain(b'{"@data-type":"table","data":[' + line.strip() + b"]}")
     if not isinstance(table, Table) or len(table) != 1:
         raise InvalidData("an entry is one object with key and value")
@@ -213,20 +210,19 @@ def read_entry(line: bytes) -> tuple[Value, Value]:
 
 
 def of_prefix(key: object, prefix: str | None) -> bool:
-    """True if a key begins with the prefix, or there is none."""
     return prefix is None or (isinstance(key, str) and key.startswith(prefix))
 
 
 def message_as_text(topic: str, payload: bytes, *, broker: bool = False) -> bytes:
-    """The topic and the value, or the name of a Zeek event and its arguments; a batch has a line for each of its own.
+    """Return lines with the topic and the value, or a Zeek event's name and arguments; a batch has several.
 
-    With ``broker`` values are in Broker's text form. Raises InvalidData.
+    ``broker`` uses Broker's text form. Raises InvalidData.
     """
     return b"".join([_message_line(topic, each) for each in message_texts(payload, broker=broker)])
 
 
 def message_texts(payload: bytes, *, broker: bool = False) -> list[str]:
-    """The texts of a value: one, or of a batch of Zeek's one for each message in it."""
+    """Return the text of a value, or one for each message of a batch of Zeek's."""
     from chappe.data import zeek
     from chappe.data.binary import decode
 
@@ -252,7 +248,7 @@ def _message_line(topic: str, text: str) -> bytes:
 
 
 def message_as_json(topic: str, payload: bytes) -> bytes:
-    """A data message as JSON: legal where JSON can express the value, else as the original writes it.
+    """Return a data message as JSON: legal where JSON can express the value, else as the original writes it.
 
     Raises InvalidData.
     """
@@ -263,7 +259,7 @@ def message_as_json(topic: str, payload: bytes) -> bytes:
 
 
 def read_message(topic: str | None, line: bytes) -> tuple[str, Value]:
-    """Topic and value of a line of JSON: of a data message, or of a value for ``topic``, which goes before the line's.
+    """Read topic and value from a line of JSON: a data message, or a value for ``topic``, which overrides the line's.
 
     Raises InvalidData.
     """

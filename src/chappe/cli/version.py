@@ -1,4 +1,4 @@
-"""``chappe --version``: the version, and what is there that decides what it can do."""
+"""``chappe --version``: the version, compiled parts and extras."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXTRA: Final = re.compile(  # ``pyspark[connect]<4.4,>=4.3; extra == 'connect'`
 
 
 def lines() -> Iterator[str]:
-    """The first is the version alone; the others say more."""
+    """Yield the version alone, then lines with details."""
     yield f"chappe {version('chappe')}"
     yield f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield f"compiled parts: {', '.join(_compiled())}; chappe itself: {itself()}"
@@ -33,7 +33,7 @@ def lines() -> Iterator[str]:
 
 
 def itself() -> str:
-    """The compiled share of chappe here: ``Python alone``, or how many modules of which parts."""
+    """Name the compiled share of chappe: ``Python alone``, or the number of modules and their packages."""
     if is_pure():
         return "Python alone, since CHAPPE_PURE is set"
     package = Path(chappe.__file__).parent

@@ -21,7 +21,7 @@ from chappe.cli.console import say
 from chappe.errors import UsageError
 
 DIRECTORY: Final = Path("chappe-data/demo")
-MARK: Final = "demo.json"  # says what the directory holds; without it the directory is not ours to delete
+MARK: Final = "demo.json"  # describes the directory; a directory without it is not ours to delete
 FORM: Final = 2  # of the query's state in the checkpoint
 SECONDS: Final = 30.0  # without a terminal and without --seconds
 PIPE_WIDTH: Final = 110  # of the table where no terminal says how wide it is
@@ -48,7 +48,7 @@ def demo(
     fresh: Annotated[bool, Option("--fresh", help="Delete what an earlier demo left, and start anew.")] = False,
     look: dashboard.Wanted = False,
 ) -> None:
-    """See it work: this machine's measurements through tower, store, producer and Spark, live."""
+    """Show chappe at work: this machine's measurements through tower, store, producer and Spark, live."""
     need_packages("pyspark", "pyarrow", "psutil", what="the demo", extras="demo,spark")  # before anything is started
     from chappe.cli.demo.run import Demo
     from chappe.cli.screen import wide_console
@@ -62,7 +62,7 @@ def demo(
 
 
 def _prepare(directory: Path, source: str | None, fresh: bool) -> bool:
-    """Make the directory; returns whether an earlier demo is resumed. Raises UsageError."""
+    """Make the directory; return True if an earlier demo is resumed. Raises UsageError."""
     if source not in (None, "-") and not Path(source).is_file():
         raise UsageError(f"there is no file {source}")
     mark = directory / MARK

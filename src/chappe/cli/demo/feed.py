@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from chappe import Producer
 
 CHUNK_BYTES: Final = 1 << 18
-LOOK_S: Final = 0.25  # how often it is seen whether to end
-TELL_S: Final = 0.25  # how often it is told how far the feed is
+LOOK_S: Final = 0.25  # between two looks for an end
+TELL_S: Final = 0.25  # between two reports of progress
 INTERVAL_S: Final = 0.2  # between two measurements
 FLUSH_S: Final = 10.0
 STOP_S: Final = 14.0  # a write that waits for a store with no room is given up after this
@@ -33,7 +33,7 @@ TELL_METRICS: Final = 100  # of one JSON object
 
 
 def kind_of(line: bytes) -> str:
-    """Tell a JSON object from plain text, by the first line of input."""
+    """Tell JSON objects from plain text by the first line."""
     try:
         return JSON if isinstance(msgspec.json.decode(line), dict) else LINES
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -43,9 +43,9 @@ def kind_of(line: bytes) -> str:
 class DemoFeed:
     """Sends measurements, or the lines of ``source`` that are not in the topic yet; ``-`` is standard input.
 
-    ``facts`` is what it has told, the newest of each name: ``kind`` of the records, once that is known; how many are
-    ``sent`` and ``stored``, with those of earlier runs, which are the ``first`` ones; the ``newest`` values, and after
-    how many seconds they were stored (``stored_s``); and whether the input has ``ended``.
+    ``facts`` has the progress by name: ``kind`` of the records, once known; records ``sent`` and ``stored``, including
+    the ``first`` ones of earlier runs; the ``newest`` values, and the seconds until they were stored (``stored_s``);
+    ``ended`` once the input has ended.
     """
 
     def __init__(self, producer: Producer, source: str | None) -> None:
@@ -58,12 +58,12 @@ class DemoFeed:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what has ended it, if anything has."""
+        """Raise the error that has ended the feed, if any."""
         if self._problem is not None:
             raise self._problem
 
     def stop(self) -> None:
-        """Send no more, and wait until everything sent is stored, a while at most. Safe to call twice."""
+        """Send no more, and wait up to ``STOP_S`` until everything sent is stored. Safe to call twice."""
         self._stopping.set()
         self._thread.join(STOP_S)
 
@@ -115,7 +115,7 @@ class DemoFeed:
             self._tell(newest=values_of(last, kind))
 
     def _chunks(self, file: int) -> Iterator[bytes]:
-        """Read the input. Raises Terminated when it is to end: the line under way is not a record then."""
+        """Read the input. Raises Terminated when the feed stops: an incomplete line is not a record then."""
         while not self._stopping.is_set():
             if select.select([file], [], [], LOOK_S)[0]:
                 chunk = os.read(file, CHUNK_BYTES)
@@ -125,7 +125,7 @@ class DemoFeed:
         raise Terminated
 
     def _stored_s(self, since: float, patience_s: float) -> float | None:
-        """Wait until everything sent is stored, for a while; the seconds that it took, None if it is not yet."""
+        """Wait until everything sent is stored; return the seconds since then, None after ``patience_s``."""
         try:
             self._producer.flush(timeout=patience_s)
         except TimedOut:
@@ -137,7 +137,7 @@ class DemoFeed:
 
 
 def values_of(line: bytes, kind: str) -> dict[str, tuple[float, str]]:
-    """The metrics that the query finds in a line: the value and unit of its metrics, of the first few."""
+    """Return value and unit of the metrics that the query finds in a line, ``TELL_METRICS`` at most."""
     if kind != JSON:
         return {LINE_METRIC: (float(len(line)), "B")}
     try:
@@ -155,8 +155,6 @@ def values_of(line: bytes, kind: str) -> dict[str, tuple[float, str]]:
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One value of one metric."""
-
     metric: str
     value: float
     unit: str
@@ -173,7 +171,6 @@ class MachineMetrics:
         psutil.cpu_percent(percpu=True)  # the first answer only starts the measurement
 
     def measure(self) -> Iterator[Measurement]:
-        """Every metric of this machine."""
         for number, percent in enumerate(self._psutil.cpu_percent(percpu=True)):
             yield Measurement(f"cpu.{number}", percent, "%")
         memory = self._psutil.virtual_memory()
@@ -198,7 +195,7 @@ class MachineMetrics:
 
 
 def _have(counters: Callable[[], Any]) -> Any:
-    """Counters that a container may not have."""
+    """Return counters, or None: containers may lack them."""
     try:
         return counters()
     except (OSError, RuntimeError):

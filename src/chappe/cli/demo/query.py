@@ -55,7 +55,7 @@ class Windows:
     _open: OrderedDict[datetime, dict[str, WindowRow]] = field(default_factory=OrderedDict)
 
     def merge(self, rows: Iterable[WindowRow]) -> None:
-        """Take over newer numbers of some metrics in some windows, and write these windows to disk."""
+        """Take newer numbers of some metrics in some windows, and write these windows to disk."""
         self.directory.mkdir(parents=True, exist_ok=True)
         changed: set[datetime] = set()
         for row in sorted(rows):
@@ -74,7 +74,6 @@ class Windows:
             self._open.popitem(last=False)
 
     def path(self, start: datetime) -> Path:
-        """The file of the window that begins at ``start``."""
         return self.directory / f"{start.astimezone(UTC):%Y-%m-%dT%H-%M-%SZ}.parquet"
 
     def _window(self, start: datetime) -> dict[str, WindowRow]:
@@ -131,7 +130,7 @@ class QueryFailed(ChappeError):
 
 
 class DemoQuery:
-    """Starts Spark and the query on a thread of its own, so that the terminal lives meanwhile."""
+    """Starts Spark and the query on a thread of its own: the terminal stays alive."""
 
     def __init__(self, endpoint: str, topic: str, kind: str, checkpoint: Path, windows: Windows, log: Path) -> None:
         self._endpoint = endpoint
@@ -150,11 +149,9 @@ class DemoQuery:
 
     @property
     def running(self) -> bool:
-        """True once the query has been started."""
         return self._query is not None
 
     def check(self) -> None:
-        """Raise QueryFailed if Spark or the query has failed."""
         problem = self._problem
         if problem is None and self._query is not None and not self._query.isActive:
             problem = self._query.exception() or QueryFailed("it was stopped")
@@ -166,9 +163,9 @@ class DemoQuery:
             raise QueryFailed(f"the Spark query failed: {sentence(problem)}; Spark's log: {self._log}") from problem
 
     def drain(self) -> Iterator[bool]:
-        """Let the query read everything that is stored; yields False again and again until it has.
+        """Let the query read everything that is stored; yield False until it has, then True.
 
-        Ends without True if it took too long. Raises QueryFailed.
+        It ends without True after ``DRAIN_S``. Raises QueryFailed.
         """
         deadline = time.monotonic() + DRAIN_S
         waiting: threading.Thread | None = None
@@ -190,7 +187,7 @@ class DemoQuery:
             if part is not None:
                 try:
                     part.stop()
-                except Exception:  # Java may be gone already, and gone is what it should be
+                except Exception:  # Java may be gone already
                     continue
 
     def _process_all(self, query: StreamingQuery) -> None:

@@ -28,7 +28,7 @@ from chappe.errors import ChappeError, TimedOut
 if TYPE_CHECKING:
     from chappe import Producer, Store, Tower
 
-LOG: Final = "spark.log"  # what Java and Spark say
+LOG: Final = "spark.log"  # output of Java and Spark
 START_S: Final = 30.0  # for the first input
 STEP_S: Final = 0.1
 METRICS_TOPIC: Final = "demo.metrics"
@@ -37,8 +37,6 @@ LINES_TOPIC: Final = "demo.lines"
 
 @dataclass
 class Demo:
-    """One run: its parts, from start to end."""
-
     directory: Path
     source: str | None
     seconds: float | None
@@ -53,11 +51,11 @@ class Demo:
         self.windows = Windows(self.directory / "windows")
 
     def run(self) -> None:
-        """Run to the end; raises ChappeError if a part fails."""
+        """Run to the end. Raises ChappeError if a part fails."""
         try:
-            # the parts end within the log, which takes what Java says when it is ended while it starts
+            # the parts end within the log, which takes output of a Java that is ended while it starts
             with ExitStack() as parts:
-                # what Java and Spark say on standard error would tear the table apart
+                # output of Java and Spark on standard error would tear the table apart
                 log = (self.directory / LOG).open("a", encoding="utf-8", errors="backslashreplace")
                 parts.enter_context(redirect_stderr(parts.enter_context(log)))
                 self.screen = parts.enter_context(Screen(self.console))
@@ -112,7 +110,7 @@ class Demo:
             self.notes.append("Spark has not read everything yet; a next demo goes on from here")
 
     def _first_kind(self, feed: DemoFeed) -> str:
-        """Wait until the kind of records is known; of standard input it is known with the first line."""
+        """Wait until the kind of records is known; standard input tells it with the first line."""
         self.status.stage = "waiting for input"
         began = time.monotonic()
         while "kind" not in feed.facts:
@@ -124,7 +122,7 @@ class Demo:
         return str(feed.facts["kind"])
 
     def _watch(self, members: Iterable[Store | Tower], feed: DemoFeed, query: DemoQuery) -> None:
-        """Show what happens until the time is over or the input has ended."""
+        """Show the progress until the time is over or the input has ended."""
         end = float("inf")
         began = time.monotonic()
         while time.monotonic() < end:
@@ -151,7 +149,6 @@ class Demo:
         flow.hear(feed.facts)
 
     def _hear_warning(self, text: str) -> None:
-        """Keep the newest for the picture, and for the end."""
         self.status.note, self.notes[:] = text, [text]
 
     def _say_how_to_look(self, tower: str, url: str | None) -> None:
@@ -167,7 +164,7 @@ class Demo:
 
 
 def free_tower(address: str) -> Tower:
-    """A tower where other commands look for one, if that is free and on this machine; else at any port."""
+    """Run a tower at ``address`` if that is free and on this machine, else at any port."""
     from chappe import Tower
 
     if address.startswith(("127.", "localhost:")):
@@ -188,13 +185,9 @@ def _stage(query: DemoQuery, seconds: float) -> str:
 
 
 def look(topic: str, tower: str, expected: str, url: str | None = None) -> list[str]:
-    """Commands that show the topic while the demo runs, and a page for a browser or the command that makes one.
+    """Return commands that show the topic while the demo runs, and its dashboard, or the command for one.
 
-    Args:
-        topic: Its name.
-        tower: The address of the demo's tower.
-        expected: Where commands look for a tower in the demo's own environment.
-        url: Where its dashboard is, if it has one.
+    ``expected`` is where commands look for a tower in the demo's own environment; ``url`` is the demo's dashboard.
     """
     host, port, second = host_and_ports(tower)
     where = ""
@@ -206,7 +199,7 @@ def look(topic: str, tower: str, expected: str, url: str | None = None) -> list[
 
 
 def results(directory: Path, topic: str, log: Path) -> list[str]:
-    """Lines that say what a demo left, and how to look at it."""
+    """Say where the demo left its results, and how to look at them."""
     records, windows = directory / "log", directory / "windows"
     read = f"import pandas; print(pandas.read_parquet('{windows}').tail(20).to_string())"
     chappe = shown(program())
@@ -225,7 +218,7 @@ def results(directory: Path, topic: str, log: Path) -> list[str]:
 
 
 def program() -> str:
-    """The command by which this program is called from here."""
+    """Return the command by which a shell here calls chappe."""
     beside = Path(sys.executable).with_name("chappe")
     if not beside.exists():
         return f"{sys.executable} -m chappe"
@@ -234,7 +227,7 @@ def program() -> str:
 
 
 def shown(path: str) -> str:
-    """A path as one would type it here: relative where that is shorter."""
+    """Shorten a path to a relative one where that is shorter."""
     relative = os.path.relpath(path) if os.path.isabs(path) else path
     return path if relative.startswith("..") else relative
 

@@ -25,7 +25,7 @@ METRICS_MAX: Final = 1000  # that are shown
 
 @dataclass(slots=True)
 class Flow:
-    """Told again and again how far everything is; used by one thread."""
+    """Counts, rates and delays of the demo; used by one thread."""
 
     clock: Callable[[], float] = time.monotonic
     sent: int = 0
@@ -41,7 +41,6 @@ class Flow:
     _samples: deque[tuple[float, int, int, int]] = field(default_factory=deque)
 
     def hear(self, facts: Mapping[str, Any]) -> None:
-        """Take over what the producer told."""
         first = int(facts.get("first", 0))
         self.sent = int(facts.get("sent", first)) - first
         self.stored = max(0, int(facts.get("stored", first)) - first)
@@ -56,19 +55,16 @@ class Flow:
         self._sample()
 
     def unit(self, metric: str) -> str:
-        """The unit of a metric, as far as it is known."""
         return self.newest[metric][1] if metric in self.newest else ""
 
     @property
     def records(self) -> str:
-        """Counts, rates and delays of records sent and stored."""
         sent, stored, _ = self._rates()
         soon = f" after {delay(self.stored_s)}" if self.stored_s is not None else ""
         return f"{count(self.sent)} sent ({rate(sent)}), {count(self.stored)} stored ({rate(stored)}){soon}"
 
     @property
     def counted(self) -> str:
-        """The same of the windows."""
         if not self.batches:
             return "none yet"
         *_, windows = self._rates()
@@ -103,7 +99,7 @@ NAMES: Final = ("now", "window", "records", "average", "min", "max")
 
 @dataclass(slots=True)
 class DemoStatus:
-    """The head of the display, besides the flow."""
+    """The head of the display."""
 
     began: float
     stage: str = "starting"
@@ -113,12 +109,10 @@ class DemoStatus:
 
     @property
     def line(self) -> str:
-        """Time since the start, and the present stage."""
         return f"{time.monotonic() - self.began:5.1f} s  {self.stage}"
 
 
 def lines(status: DemoStatus) -> Iterator[str]:
-    """The display without a terminal."""
     flow = status.flow
     yield f"{status.line}; records: {flow.records}; windows: {flow.counted}"
     if flow.newest:
@@ -129,7 +123,7 @@ def lines(status: DemoStatus) -> Iterator[str]:
 
 
 def picture(status: DemoStatus, windows: Windows, console: Console) -> Group:
-    """Head and table, as high as the console at most."""
+    """Return head and table, at most as high as the console."""
     flow = status.flow
     head: list[RenderableType] = [Text(status.line, style="bold")]
     head += [_fact("records", flow.records), _fact("windows", flow.counted)]
@@ -146,9 +140,9 @@ def picture(status: DemoStatus, windows: Windows, console: Console) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class MetricsTable:
-    """The newest value and window of each metric, in the columns that there is room for.
+    """The newest value and window of each metric, in the columns that fit.
 
-    Without ``live`` it is the account at the end: of the windows alone, with the curve of their averages.
+    Without ``live`` it is the summary at the end: only windows, with the curve of their averages.
     """
 
     flow: Flow
@@ -210,7 +204,7 @@ class MetricsTable:
 
 
 def printable(name: str) -> str:
-    """A name on one line, whatever somebody's input has in it."""
+    """Replace unprintable characters of untrusted input."""
     return "".join(each if each.isprintable() else "?" for each in name)
 
 
