@@ -105,7 +105,6 @@ def test_percentiles_and_histogram() -> None:
         assert rows[-1][2] > 0
         assert all(high > low for low, high, _ in rows)
     assert [ping.readable(each) for each in (61.24e-6, 0.00125, 2.5)] == ["61.2 us", "1.25 ms", "2.5 s"]
-    assert (ping.bar(1.0), ping.bar(0.0), ping.bar(0.001)) == ("█" * 40, "", "▏")
 
 
 def test_a_nodes_file_says_everything(tmp_path: Path) -> None:

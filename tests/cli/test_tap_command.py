@@ -13,9 +13,8 @@ from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import Endpoint, Producer
 from chappe.api.taps import Passed, Shown, Subscribed
-from chappe.cli.tap import Picture, line, place, wanted_line
+from chappe.cli.tap import Picture, line, wanted_line
 from chappe.data.binary import encode
-from chappe.errors import UsageError
 
 
 def begin(shell: Shell, *arguments: str) -> dict[str, Any]:
@@ -77,13 +76,6 @@ def test_where_nothing_is_tapped_it_fails_with_one_line(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"no tap answers at 127.0.0.1:1" in done.stderr
     assert shell.run("tap", "nowhere").returncode == 2
-
-
-def test_a_place_may_be_a_port_alone() -> None:
-    assert (place("7"), place("h:7"), place("[::1]:7")) == (("127.0.0.1", 7), ("h", 7), ("::1", 7))
-    for wrong in ("", "h", "h:x", "70000"):
-        with pytest.raises(UsageError):
-            place(wrong)
 
 
 def test_lines_say_what_passed_and_hide_what_a_terminal_would_obey() -> None:

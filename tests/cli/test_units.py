@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chappe.api.log.lines import iso_time
-from chappe.cli.units import exact_bytes, human_age, human_bytes, parse_age, parse_bytes, parse_start
+from chappe.cli.units import exact_bytes, human_age, human_bytes, parse_age, parse_bytes, parse_start, place
 from chappe.errors import UsageError
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -80,3 +80,20 @@ def test_ages_are_shown_as_they_are_written(seconds: float, text: str) -> None:
 def test_sizes_are_shown_as_they_are_written(size: int, text: str) -> None:
     assert exact_bytes(size) == text
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("9464", ("127.0.0.1", 9464)), (":0", ("127.0.0.1", 0)), ("h:7", ("h", 7)), ("*:7", ("0.0.0.0", 7)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)), ("[::1]:2", ("::1", 2)), ("name@h:7", ("name@h", 7)),
+    ],
+)  # fmt: skip
+def test_a_place_is_on_this_machine_unless_told_otherwise(text: str, where: tuple[str, int]) -> None:
+    assert place(text) == where
+
+
+@pytest.mark.parametrize("text", ["", "host", "h:x", "1:x", "1:99999", "70000", "-1", "a/b:7"])
+def test_a_place_without_a_port_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not an address: \[HOST:\]PORT is wanted"):
+        place(text)

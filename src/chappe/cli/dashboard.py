@@ -18,7 +18,8 @@ from typer import Option
 
 from chappe.cli import declared, mesh, options
 from chappe.cli.console import hear_warnings, say, tell
-from chappe.errors import ChappeError, UsageError
+from chappe.cli.units import place
+from chappe.errors import ChappeError
 from chappe.security import LogSecurity
 from chappe.system import settings, started
 
@@ -76,7 +77,7 @@ def dashboard(
     """Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing by default."""
     if os.environ.get(BESIDE):  # now, as whoever started this may end before pages can be opened
         threading.Thread(target=_end_with_input, name="chappe-beside", daemon=True).start()
-    host, port = _place(at)
+    host, port = place(at)
     security = trust.security()
     dialled = mesh.addresses(security, peers or [mesh.HERE])
     from chappe.dashboard.server import new_token, secured, serve, url
@@ -111,7 +112,7 @@ def dashboard(
             security=log_security,
             named=named,
             command=command,
-            expected=bool(forwarders) or not (peers or chains) or _was_given(context, "tower"),
+            expected=bool(forwarders) or not (peers or chains) or options.source_of(context, "tower") != "DEFAULT",
         )
         sources: list[DashboardSource] = [log]
         endpoint = life.endpoint(security, forwarding=False)
@@ -162,19 +163,6 @@ def _pipelines() -> list[DashboardSource]:
     from chappe.dashboard.sources.pipelines import PipelineSource
 
     return [PipelineSource()]
-
-
-def _was_given(context: typer.Context, option: str) -> bool:
-    source = context.get_parameter_source(option)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _place(at: str) -> tuple[str, int]:
-    host, _, port = at.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{at!r} is not an address: [HOST:]PORT is wanted, such as {AT}")
-    return "0.0.0.0" if host == "*" else host, int(port)
 
 
 def _end_with_input() -> None:
@@ -233,7 +221,7 @@ def beside(wanted: bool, *arguments: str) -> Iterator[str | None]:
 
 def _is_free() -> bool:
     try:
-        socket.create_server(_place(AT)).close()
+        socket.create_server(place(AT)).close()
     except OSError:
         return False
     return True

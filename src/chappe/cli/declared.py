@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeVar, get_args
 import msgspec
 from typer import CallbackParam, Context, Option
 
-from chappe.cli.options import OnFull
-from chappe.cli.units import address, exact_bytes, parse_age, parse_bytes
+from chappe.cli.options import OnFull, source_of
+from chappe.cli.units import address, exact_bytes, parse_age, parse_bytes, place
 from chappe.defaults import (
     HEARTBEAT_S,
     MESH_PORT,
@@ -80,11 +80,8 @@ def _address(value: object) -> str:
 
 
 def _port(value: object) -> str:
-    text = str(value)
-    if ":" not in text and not text.isdecimal():
-        raise UsageError(f"{_short(value)} is not an address: [HOST:]PORT is wanted")
-    address(f":{text}" if text.isdecimal() else text)
-    return text
+    place(str(value))
+    return str(value)
 
 
 def _path(value: object) -> str:
@@ -296,12 +293,6 @@ def taken(source: TomlFile, found: TomlSection, section: str, above: tuple[str, 
         for each, value in given.items()
         if value is not None
     }
-
-
-def source_of(context: Context, name: str | None) -> str:
-    """Return ``COMMANDLINE``, ``ENVIRONMENT``, ``DEFAULT_MAP`` (a file) or ``DEFAULT``."""
-    source = None if name is None else context.get_parameter_source(name)
-    return "DEFAULT" if source is None else source.name
 
 
 def origin(context: Context, key: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from typer import Argument, Context
 
-from chappe.cli import declared, mesh, node, options, peering
+from chappe.cli import mesh, node, options, peering
 from chappe.cli.console import hear_warnings, warn
 from chappe.cli.rates import Rate
 from chappe.cli.serving import STEP_S, Display, serves, show, stopped
@@ -47,7 +47,7 @@ def gateway(
     securities = {domain: _security(each) for domain, each in said.items()}
     heard = {domain: mesh.addresses(securities[domain], each.listen) for domain, each in said.items()}
     dialled = {domain: mesh.addresses(securities[domain], each.peers) for domain, each in said.items()}
-    asked = declared.source_of(context, "on_full") in ("COMMANDLINE", "ENVIRONMENT")
+    asked = options.source_of(context, "on_full") in ("COMMANDLINE", "ENVIRONMENT")
     sides = [
         GatewaySide(
             domain,

@@ -12,8 +12,7 @@ from chappe.cli import dashboard, options
 from chappe.cli.console import hear_warnings, say
 from chappe.cli.mesh import shown
 from chappe.cli.serving import ServerIdentity, serves, wait
-from chappe.cli.tap import place
-from chappe.cli.units import human_bytes
+from chappe.cli.units import human_bytes, place
 from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.errors import UsageError

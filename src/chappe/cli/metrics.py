@@ -56,6 +56,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self._office = office
         self._guard = threading.Lock()
         super().__init__((host, port), _MetricsHandler)
+        self.url = f"http{'' if office is None else 's'}://{host}:{self.server_port}/metrics"
         app = app if office is None else _for(office, app)
         self.set_app(_on_loopback(app) if is_loopback(host) else app)
         self._thread = threading.Thread(target=self.serve_forever, name="chappe-metrics", daemon=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from typer import Argument, Context
 
-from chappe.cli import dashboard, declared, mesh, network, options, peering, tap
+from chappe.cli import dashboard, declared, mesh, network, options, peering
 from chappe.cli.console import hear_warnings
 from chappe.cli.serving import serves, show, stopped
+from chappe.cli.units import place
 from chappe.data.markup import many
 from chappe.errors import ConfigError, UsageError
 from chappe.system import started
@@ -41,7 +42,7 @@ def _heed_file(context: Context, value: str | None) -> str | None:
 
 
 def _is_typed(context: Context, parameter: str) -> bool:
-    return declared.source_of(context, parameter) == "COMMANDLINE"
+    return options.source_of(context, parameter) == "COMMANDLINE"
 
 
 def _lasting(context: Context) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def node(
             facts["websocket"] = server.url
             title += f", {server.url}"
         if at_tap is not None:
-            host, port = tap.place(at_tap)
+            host, port = place(at_tap)
             facts["tap"] = mesh.shown((host, endpoint.tap(host, port)))
         endpoint.forward(*joined["forward"])
         dialling.keep(endpoint, dialled)
@@ -174,7 +175,7 @@ def _web(
 ) -> dict[str, Any] | None:
     if websocket is None:
         return None
-    ((host, port),) = mesh.addresses(security, [f":{websocket}" if websocket.isdecimal() else websocket])
+    ((host, port),) = mesh.addresses(security, [mesh.shown(place(websocket))])
     policy = "disconnect" if said is None else said.on_full
     return {"host": host, "port": port, "origins": origins, "on_full": policy}
 

@@ -120,8 +120,8 @@ class Reach:
 
     def heed(self, context: Context) -> Reach:
         """Drop the forwarders if a source of higher precedence names a tower."""
-        before = _rank(context, "tower") < _rank(context, "forwarders")
-        return replace(self, forwarders=None) if before or self.forwarders == NONE else self
+        tower, forwarders = (_SOURCES.index(source_of(context, each)) for each in ("tower", "forwarders"))
+        return replace(self, forwarders=None) if tower < forwarders or self.forwarders == NONE else self
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -140,9 +140,10 @@ class Reach:
         return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
 
 
-def _rank(context: Context, option: str) -> int:
-    source = context.get_parameter_source(option)
-    return len(_SOURCES) if source is None else _SOURCES.index(source.name)
+def source_of(context: Context, name: str | None) -> str:
+    """Return ``COMMANDLINE``, ``ENVIRONMENT``, ``DEFAULT_MAP`` (a file) or ``DEFAULT``."""
+    source = None if name is None else context.get_parameter_source(name)
+    return "DEFAULT" if source is None else source.name
 
 
 def keys_of(acting: str | None) -> Keys | None:

@@ -12,13 +12,13 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import declared, mesh, options
+from chappe.cli.charts import bar
 from chappe.cli.console import hear_warnings, warn
 from chappe.errors import PeeringError, TimedOut
 
 TIMEOUT_S: Final = 5.0
 PERCENTILES: Final = (50, 90, 99)
-BARS: Final = " ▏▎▍▌▋▊▉█"
-BAR_WIDTH: Final = 40
+BAR: Final = 40  # characters
 BUCKETS_MAX: Final = 16
 
 
@@ -127,12 +127,7 @@ def _show(where: str, found: str, original: bool, peering_s: float, times: Seque
     rows = histogram(times)
     most = max(count for _, _, count in rows)
     for low, high, count in rows:
-        print(f"{readable(low):>9} - {readable(high):<9} {count:>7}  {bar(count / most)}".rstrip())
-
-
-def bar(share: float) -> str:
-    eighths = math.ceil(share * BAR_WIDTH * 8)
-    return BARS[8] * (eighths // 8) + (BARS[eighths % 8] if eighths % 8 else "")
+        print(f"{readable(low):>9} - {readable(high):<9} {count:>7}  {bar(count, most, BAR)}".rstrip())
 
 
 def readable(seconds: float) -> str:

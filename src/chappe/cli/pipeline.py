@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from chappe.cli import dashboard, options
 from chappe.cli.console import say, show_json, tell, warn
+from chappe.cli.units import place
 
 if TYPE_CHECKING:
     from chappe.spark.pipeline.model import Pipeline
@@ -52,11 +53,11 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
     from chappe.api.serving import Office
-    from chappe.cli.pipeline_run import PipelineRun, parse_address
+    from chappe.cli.pipeline_run import PipelineRun
     from chappe.spark.session import check_master
 
     options.be(acting, plain)
-    where = parse_address(metrics) if metrics is not None else None
+    where = place(metrics) if metrics is not None else None
     with _problems(as_json):
         office = None if where is None else Office.of("plain" if plain else None, where[0], "pipeline's numbers")
         pipeline = _read(file, tower)

@@ -161,12 +161,12 @@ class PipelineRun:
             running = RunningPipeline(self.pipeline, self.towers, master=self.master, trigger=trigger)
             if self.metrics is not None:
                 try:
-                    server = Metrics(state.name, running, *self.metrics, self.office)
+                    server = serve_metrics(state.name, running, *self.metrics, self.office)
                 except BaseException:
                     running.stop(hurry=True)
                     raise
                 ending.callback(server.close)
-                state.metrics = server.address
+                state.metrics = server.url
             screen = ending.enter_context(Screen(console, quiet=self.json))
             self._follow(state, running, partial(show, screen, state.name, running, time.monotonic()))
             return running
@@ -255,46 +255,29 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-HOST: Final = "127.0.0.1"
-
-
-class Metrics:
-    """Serves ``/metrics`` until closed, to whom ``office`` lets in; ``address`` is where, also if port 0 was asked for.
+def serve_metrics(
+    pipeline: str, running: RunningPipeline, host: str, port: int, office: Office | None = None
+) -> MetricsServer:
+    """Serve ``/metrics`` until the server is closed, to clients that ``office`` accepts.
 
     Raises:
         UsageError: prometheus-client is not installed.
         AddressInUse: Nothing can listen there.
     """
+    try:
+        from prometheus_client import CollectorRegistry, make_wsgi_app
 
-    def __init__(
-        self, pipeline: str, running: RunningPipeline, host: str, port: int, office: Office | None = None
-    ) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, make_wsgi_app
-
-            from chappe.dashboard.server import NumbersCollector
-        except ImportError as error:
-            raise UsageError("--metrics needs prometheus-client; run: pip install 'chappe[spark]'") from error
-        registry = CollectorRegistry()
-        registry.register(NumbersCollector(partial(_numbers, pipeline, running)))
-        try:
-            self._server = MetricsServer(make_wsgi_app(registry), host, port, office)
-        except (OSError, OverflowError) as error:
-            raise AddressInUse(f"cannot listen on {host}:{port} for --metrics: {error}") from error
-        self.address = f"http{'' if office is None else 's'}://{host}:{self._server.server_port}/metrics"
-
-    def close(self) -> None:
-        self._server.close()
+        from chappe.dashboard.server import NumbersCollector
+    except ImportError as error:
+        raise UsageError("--metrics needs prometheus-client; run: pip install 'chappe[spark]'") from error
+    registry = CollectorRegistry()
+    registry.register(NumbersCollector(partial(_numbers, pipeline, running)))
+    try:
+        return MetricsServer(make_wsgi_app(registry), host, port, office)
+    except (OSError, OverflowError) as error:
+        raise AddressInUse(f"cannot listen on {host}:{port} for --metrics: {error}") from error
 
 
 def _numbers(pipeline: str, running: RunningPipeline) -> Iterable[Family]:
     queries = tuple(query_of(each) for each in running.numbers)
     return of_pipelines([snapshot.ObservedPipeline(pipeline, running.stage, os.getpid(), "", "", "", queries=queries)])
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Parse ``9464``, ``:9464`` or ``0.0.0.0:9464``; the host is loopback by default. Raises UsageError."""
-    host, _, port = text.strip().rpartition(":")
-    if not port.isdecimal() or len(port) > 5 or int(port) > 65535:
-        raise UsageError(f"--metrics is HOST:PORT or PORT, not {text!r}")
-    return host.strip("[]") or HOST, int(port)

@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from chappe.api.log.lines import iso_time
 from chappe.api.times import as_micros
-from chappe.cli import declared, mesh, options
+from chappe.cli import mesh, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
 from chappe.cli.record import log_security
@@ -111,7 +111,7 @@ def _typed(context: typer.Context) -> dict[str, bool]:
     return {
         each.opts[0].removeprefix("--"): True
         for each in context.command.params
-        if each.name in ours and declared.source_of(context, each.name) == "COMMANDLINE"
+        if each.name in ours and options.source_of(context, each.name) == "COMMANDLINE"
     }
 
 

@@ -16,10 +16,10 @@ from chappe.cli import mesh, options
 from chappe.cli.console import check_reader, hear_warnings, warn, write_out
 from chappe.cli.following import Seconds, UntilInterrupted
 from chappe.cli.rates import SMOOTH_S, Rate
-from chappe.cli.units import address, human_bytes
+from chappe.cli.units import human_bytes, place
 from chappe.data import terminal
 from chappe.data.markup import many
-from chappe.errors import InvalidData, UsageError
+from chappe.errors import InvalidData
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,13 +37,6 @@ TOPICS_MAX: Final = 10_000  # that are counted
 TEXT_MAX: Final = 100  # characters of a value
 BUSY: Final = ("topic", "messages", "messages/s", "bytes/s", "last from")
 WHO: Final = ("wants", "who", "of which it gets")
-
-
-def place(text: str) -> tuple[str, int]:
-    """Parse ``PORT`` or ``HOST:PORT``. Raises UsageError."""
-    if ":" not in text and not text.isdecimal():
-        raise UsageError(f"{text!a} is not the address of a tap: [HOST:]PORT is wanted")
-    return address(f":{text}" if text.isdecimal() else text)
 
 
 def tap(

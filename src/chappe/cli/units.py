@@ -88,6 +88,15 @@ def address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+def place(text: str) -> tuple[str, int]:
+    """Parse ``[HOST:]PORT``; HOST is 127.0.0.1 by default, and `*` any. Raises UsageError."""
+    host, _, port = text.strip().rpartition(":")
+    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535 or "/" in host:
+        raise UsageError(f"{text[:100]!r} is not an address: [HOST:]PORT is wanted, such as 127.0.0.1:8788")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    return "0.0.0.0" if host == "*" else host, int(port)
+
+
 def human_age(seconds: float) -> str:
     """Write a duration for ``parse_age``, in the largest unit that is exact: ``90d``, ``36h``, ``90s``."""
     for unit in ("d", "h", "m"):

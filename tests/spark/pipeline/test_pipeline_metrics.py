@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chappe.cli.pipeline_run import Metrics, line, parse_address, seconds, tables
-from chappe.errors import AddressInUse, UsageError
+from chappe.cli.pipeline_run import line, seconds, serve_metrics, tables
+from chappe.errors import AddressInUse
 from chappe.spark.pipeline.progress import Lag, Numbers
 
 NUMBERS = Numbers(
@@ -32,13 +32,13 @@ def running() -> Any:
 
 def test_prometheus_is_served_everything() -> None:
     pytest.importorskip("prometheus_client")
-    server = Metrics("p", running(), "127.0.0.1", 0)
+    server = serve_metrics("p", running(), "127.0.0.1", 0)
     try:
-        with urllib.request.urlopen(server.address) as answer:
+        with urllib.request.urlopen(server.url) as answer:
             served = answer.read().decode().splitlines()
-        port = int(server.address.split(":")[2].split("/")[0])
+        port = int(server.url.split(":")[2].split("/")[0])
         with pytest.raises(AddressInUse, match="for --metrics"):
-            Metrics("p", running(), "127.0.0.1", port)
+            serve_metrics("p", running(), "127.0.0.1", port)
     finally:
         server.close()
     for wanted in (
@@ -53,20 +53,6 @@ def test_prometheus_is_served_everything() -> None:
     ):
         assert wanted in served
     assert not any("lag_seconds" in each and "odd" in each for each in served)
-
-
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [("9464", ("127.0.0.1", 9464)), (":0", ("127.0.0.1", 0)), ("0.0.0.0:1", ("0.0.0.0", 1)), ("[::1]:2", ("::1", 2))],
-)
-def test_addresses_are_of_this_machine_unless_told_otherwise(text: str, where: tuple[str, int]) -> None:
-    assert parse_address(text) == where
-
-
-@pytest.mark.parametrize("text", ["", "host", "1:x", "1:99999", "-1"])
-def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--metrics is"):
-        parse_address(text)
 
 
 def test_people_get_a_line_or_tables() -> None:
