@@ -1,1 +1,1 @@
-"""What users hold: blocking and asyncio faces over the same nodes."""
+"""The classes that users hold: blocking and asyncio faces over the same nodes."""

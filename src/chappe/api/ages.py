@@ -1,4 +1,4 @@
-"""How old what users take may be: the arguments, and the sentences."""
+"""Bounds on the age of messages: the arguments, and the sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAYS: Final = ("end", "drop")
 
 
 def check_age(max_age_s: float | None, on_stale: OnStale) -> None:
-    """Raise UsageError for arguments that make no sense."""
+    """Raise UsageError for a wrong bound."""
     if on_stale not in WAYS:
         raise UsageError(f"on_stale is 'end' or 'drop', not {on_stale!r}")
     if max_age_s is None:
@@ -26,7 +26,7 @@ def check_age(max_age_s: float | None, on_stale: OnStale) -> None:
 
 
 class Stale:
-    """What is done with what is too old; and how many were dropped for it, reported at most once a second."""
+    """Ends or drops on messages that are too old; reports the number dropped at most once a second."""
 
     def __init__(self, max_age_s: float, on_stale: OnStale, report: Callable[[int, float], object]) -> None:
         self.max_age_s = max_age_s
@@ -38,7 +38,6 @@ class Stale:
         self._reported_at = -math.inf
 
     def drop(self, count: int, age_s: float) -> None:
-        """So many are dropped, of which the oldest is so old."""
         self.dropped += count
         self._new += count
         self._oldest_s = max(self._oldest_s, age_s)
@@ -46,14 +45,12 @@ class Stale:
             self.tell()
 
     def tell(self) -> None:
-        """Report what was dropped and not reported so far."""
         if self._new:
             self._reported_at = time.monotonic()
             new, oldest_s, self._new, self._oldest_s = self._new, self._oldest_s, 0, 0.0
             self._report(new, oldest_s)
 
     def error(self, what: str, age_s: float, count: int) -> TooSlow:
-        """What ends it."""
         return TooSlow(
             f"{what} was {age_s:.1f} s old when it was taken, at most {self.max_age_s:g} s are allowed, and {count} "
             "that waited were too old: whoever takes them is too slow, and this has ended; share the work out, or have "

@@ -35,13 +35,11 @@ logger = logging.getLogger("chappe")
 
 
 class Unclosed(Protocol):
-    """A member, as the end of the program sees it."""
-
     def begin_leave(self) -> None:
-        """Send what is gathered, without waiting for anybody."""
+        """Send what is gathered, without waiting."""
 
     def leave(self, timeout_s: float) -> list[str]:
-        """Close; give what still waits this long. Returns sentences on what is left."""
+        """Close; wait this long for unconfirmed data. Return sentences about the rest."""
 
 
 _members: Final[weakref.WeakKeyDictionary[Unclosed, int]] = weakref.WeakKeyDictionary()  # with the process of each
@@ -50,7 +48,7 @@ _workers: Final[set[int]] = set()  # processes of ``multiprocessing`` whose end 
 
 
 class Collectable:
-    """A face that closes when it is collected; the bound methods that its node calls are given to it ``weakly``."""
+    """A face that closes when it is collected; its node must call its bound methods ``weakly``."""
 
     _unclosed = False
 
@@ -64,7 +62,7 @@ _closer = threading.Lock()  # held by the thread that closes them
 
 
 def _dropped(member: Collectable) -> None:
-    """Hand over a member that is being collected; takes no lock that anybody waits for."""
+    """Hand over a member that is being collected, without a lock that another thread may hold."""
     _warn([member])
     _queue.put(member)
     _begin_closing()
@@ -111,14 +109,12 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def add(member: Unclosed) -> None:
-    """It was opened."""
     _members[member] = os.getpid()
     _note(member, True)
     _watch_worker()
 
 
 def remove(member: Unclosed) -> None:
-    """It was closed."""
     _members.pop(member, None)
     _note(member, False)
 
@@ -130,7 +126,6 @@ def opened(member: object) -> None:
 
 
 def closed(member: object) -> None:
-    """Remove such a member."""
     _others.pop(member, None)
     _note(member, False)
 
@@ -159,14 +154,14 @@ def _watch_worker() -> None:
 
 
 def _failed() -> bool:
-    """Whether the program ends because of an exception that it did not handle, Ctrl-C among them."""
+    """True if the program ends because of an unhandled exception, Ctrl-C among them."""
     if sys.exc_info()[0] not in (None, SystemExit):  # in a process of ``multiprocessing``
         return True
     return getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")  # at a prompt it is of any line
 
 
 def _leave_all() -> None:
-    """Close all that are left, the newest first, within one bound together."""
+    """Close all open members, the newest first, within one bound together."""
     pid = os.getpid()
     members = [member for member, made_in in _members.items() if made_in == pid]
     _members.clear()

@@ -1,4 +1,4 @@
-"""Refusals as records of a topic: who wanted what, which rule refused it, and when."""
+"""Refusals as records of a topic: identity, action, rule and time."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ CLOSE_S: Final = 5.0  # what was refused before the end is written for so long
 
 
 class Audit(Closeable):
-    """Writes what members of this process refuse to who was let in, or to strangers, into a topic; until it is closed.
+    """Writes the refusals of members of this process to a topic, until it is closed.
 
     Members are those with an identity: towers, stores, forwarders, producers, consumers, map servers, witnesses,
     servers of chains, taps, endpoints of the mesh, WebSocket faces. A record has the identity that was refused as
     its key, and as its value an object of JSON: ``at`` (UTC), ``by`` (the identity of this process), ``who`` (empty
-    for a stranger), ``verb`` (of the permissions, or ``join``), ``topic`` (with ``*`` behind it if it is all that
-    begin so; empty where there is none), ``why`` (with the line of the rule), ``count``. Of the same who, verb and
-    topic there is one record a second, and 100 a second of all; what is beyond that is counted in one without
-    ``who``, whose ``verb`` is ``left out``.
+    for a stranger), ``verb`` (of the permissions, or ``join``), ``topic`` (with ``*`` behind a prefix; empty where
+    there is none), ``why`` (with the line of the rule), ``count``. Of the same who, verb and topic there is one record
+    a second, and 100 a second in all; further refusals are counted in one record without ``who``, whose ``verb`` is
+    ``left out``.
 
-    Of what is refused about the audit topic itself there is one record an hour for each identity: two members that
-    refuse each other's records would else write about that for ever.
+    Refusals about the audit topic itself give one record an hour for each identity: two members that refuse each
+    other's records would else write about that for ever.
 
-    The log is reached when something is refused for the first time. While that fails it is tried every ten seconds,
-    and the log of Python says why; what is refused meanwhile is lost but for its number. It holds up nobody.
+    The log is reached at the first refusal. While that fails it is tried every ten seconds, and the log of Python says
+    why; refusals meanwhile are lost except for their number. An audit holds up no member.
 
     Raises:
-        UsageError: An argument is wrong, or this process has one already.
+        UsageError: An argument is wrong, or this process has an ``Audit`` already.
         NotPermitted: The identity may not produce the topic.
     """
 
@@ -81,7 +81,7 @@ class Audit(Closeable):
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is there, and no more. Safe to call twice."""
+        """Write the refusals so far, and no more. Safe to call twice."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -132,7 +132,7 @@ class Audit(Closeable):
                 self._give_up()
 
     def _send(self, producer: Producer, who: str, line: bytes) -> None:
-        """Waits for keys to seal with, if the topic is sealed and they may come."""
+        """Send a record; wait for keys if the topic is sealed and they may come."""
         until = time.monotonic() + KEYS_COME_S
         while True:
             try:
@@ -143,11 +143,11 @@ class Audit(Closeable):
                     raise
 
     def _own(self, noted: NotedRefusal) -> bool:
-        """Whether it is about this very topic, written by us: that would never end."""
+        """True for a refusal about this topic, written by us: recording it would never end."""
         return (noted.who, noted.topic) == (self._by, self.topic)
 
     def _known(self, noted: NotedRefusal) -> bool:
-        """Whether it is about this very topic, and was written of this identity not long ago."""
+        """True for a refusal about this topic whose identity had a record not long ago."""
         if noted.topic != self.topic:
             return False
         now, before = time.monotonic(), self._told_at.get(noted.who, -math.inf)

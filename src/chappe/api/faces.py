@@ -1,4 +1,4 @@
-"""What the faces that users hold have in common, blocking and asyncio."""
+"""Common parts of the faces that users hold, blocking and asyncio."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ R = TypeVar("R")
 
 
 class Closeable(ABC):
-    """Is closed at the end of a ``with``."""
+    """A context that closes at its end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave; each says what that means."""
+        """Leave; each class says what that means."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +42,7 @@ class Closeable(ABC):
 
 
 class AsyncCloseable(ABC):
-    """Is closed at the end of an ``async with``."""
+    """An asynchronous context that closes at its end."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -58,7 +58,7 @@ class AsyncCloseable(ABC):
 
 
 def weakly(method: Callable[P, None]) -> Callable[P, None]:
-    """Return a function that calls a bound method as long as its object lives, and does not keep it alive."""
+    """Return a function that calls a bound method while its object lives, and does not keep it alive."""
     find = weakref.WeakMethod(method)
 
     def call(*args: P.args, **options: P.kwargs) -> None:
@@ -70,9 +70,9 @@ def weakly(method: Callable[P, None]) -> Callable[P, None]:
 
 
 def happened(events: deque[object], check: Callable[[], None]) -> list[object]:
-    """What was noted since the last call; if nothing was, ``check`` raises if the member works no more.
+    """Take the events since the last call; if there are none, ``check`` raises for a member that has stopped.
 
-    No lock is taken, which may be held while a disk syncs: event loops ask, too.
+    It takes no lock, which may be held while a disk syncs: event loops ask, too.
     """
     found: list[object] = []
     with suppress(IndexError):  # somebody else asks at the same time
@@ -84,7 +84,7 @@ def happened(events: deque[object], check: Callable[[], None]) -> list[object]:
 
 
 def own_loop(loop: AbstractEventLoop | None, what: str) -> AbstractEventLoop:
-    """The running event loop; raises UsageError if ``what`` belongs to another one."""
+    """Return the running event loop. Raises UsageError if ``what`` belongs to another one."""
     import asyncio  # takes a tenth of the time that a command needs to start
 
     try:
@@ -125,15 +125,16 @@ async def made_in_thread(make: Callable[[], T], unmake: Callable[[T], object]) -
 
 
 def awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """A method of a blocking face as one of the asyncio face.
+    """Make a method of a blocking face one of the asyncio face.
 
-    It is the same function: it returns what the face's own ``_run`` does, which waits there, and is a coroutine here.
+    It is the same function: it returns the result of the face's own ``_run``, which waits there, and is a coroutine
+    here.
     """
     return cast(Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], method)
 
 
 def run(steps: Steps[T], wait: Callable[[Callable[[], bool], Seconds], bool]) -> T:
-    """Wait for all steps in this thread; returns what they end with."""
+    """Wait for all steps in this thread; return their result."""
     try:
         step = next(steps)
         while True:
@@ -147,7 +148,7 @@ def run(steps: Steps[T], wait: Callable[[Callable[[], bool], Seconds], bool]) ->
 
 
 async def run_async(steps: Steps[T], wait: Callable[[Callable[[], bool], Seconds], Awaitable[bool]]) -> T:
-    """As ``run``, in an event loop."""
+    """Wait for all steps in an event loop; return their result."""
     import asyncio  # takes a tenth of the time that a command needs to start
 
     try:

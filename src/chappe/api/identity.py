@@ -1,4 +1,4 @@
-"""Addresses of members, and where those that last are kept."""
+"""Addresses of members, and directories of those that last."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ IDENTITY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of state tha
 
 
 def new_address() -> str:
-    """A fresh address: a random UUID as 32 upper-case hexadecimal digits, as the original makes them."""
+    """Return a random UUID as 32 upper-case hexadecimal digits, as Dafka's programs make them."""
     return uuid.uuid4().hex.upper()
 
 
 def state_directory(kind: str, identity: str, directory: str | Path | None) -> Path:
-    """Where the state of ``identity`` is kept: in ``directory``, or the user's data directory.
+    """Return the directory of an identity's state, in ``directory`` or the user's data directory.
 
     Raises:
         UsageError: The identity is not a name of letters, digits, dot, dash and underscore.
@@ -35,6 +35,6 @@ def state_directory(kind: str, identity: str, directory: str | Path | None) -> P
 
 
 def log_event(event: object) -> None:
-    """Log what a core reports: good news as information, the rest as warnings."""
+    """Log a core's report: good news as information, the rest as warnings."""
     good = isinstance(event, (DamageHealed, ForwarderFound, PermissionsChanged, ScrubEnded, TowerFound, WritesResumed))
     logger.log(logging.INFO if good else logging.WARNING, "%s", event)

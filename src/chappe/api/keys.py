@@ -1,8 +1,8 @@
 """An authority of one's own, and the certificates and keys of programs.
 
 Keys of certificates are ECDSA on P-256, those of ZeroMQ's sockets X25519; files are PEM, and both private keys stand
-in one. A private key is made readable for its owner only, and none is ever overwritten. Who may do what with them is
-told by ``api.permissions``.
+in one. A private key is readable only for its owner, and is never overwritten. ``api.permissions`` has the rules for
+them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EARLIEST_END: Final = datetime(1950, 1, 1, tzinfo=UTC) + CLOCK_SKEW  # bound of 
 
 
 def make_authority(directory: str | Path, *, days: float = AUTHORITY_DAYS) -> Path:
-    """Make an authority in ``directory``; returns the file of its certificate, which every endpoint needs.
+    """Make an authority in ``directory``; return the file of its certificate, which every endpoint needs.
 
     Raises:
         UsageError: There is one already, or no certificate can be valid for that long.
@@ -71,16 +71,18 @@ def make_certificate(
     days: float = CERTIFICATE_DAYS,
     passphrase: str | None = None,
 ) -> Path:
-    """Make the certificate and the keys of a program with the authority in ``directory``; returns the former's file.
+    """Make the certificate and the keys of a program with the authority in ``directory``.
+
+    Returns the file of the certificate.
 
     Args:
         directory: Where ``make_authority`` put the authority.
-        name: Of the files, and the certificate's common name: letters, digits, dots, dashes, underscores, in
+        name: The name of the files, and the certificate's common name: letters, digits, dots, dashes, underscores, in
             at most 64 bytes.
         hosts: Names and addresses by which others dial it.
         id: The endpoint id that it names; an endpoint that uses it then has this id and no other may. None for a
             certificate that several endpoints share, or an original has; it may be used with any id that none names.
-        days: How long it is valid; negative makes one that has expired.
+        days: Its validity in days; negative makes an expired one.
         passphrase: Encrypts the key.
 
     Raises:
@@ -102,7 +104,7 @@ def make_certificate(
 
 
 def renew_certificate(directory: str | Path, name: str, *, days: float = CERTIFICATE_DAYS) -> Path:
-    """Make another certificate for the same key, hosts and endpoint id, in place of the one there; returns its file.
+    """Replace a certificate by one with the same key, hosts and endpoint id; return its file.
 
     Raises:
         UsageError: There is none, or none that this module made.
@@ -121,13 +123,12 @@ def renew_certificate(directory: str | Path, name: str, *, days: float = CERTIFI
 
 
 def certificate_end(directory: str | Path, name: str) -> datetime:
-    """When a certificate expires."""
     made = x509.load_pem_x509_certificate(certificate_file(Path(directory), name).read_bytes())
     return made.not_valid_after_utc
 
 
 def certificate_point(directory: str | Path, name: str) -> bytes:
-    """The public key of a certificate, as permissions have it."""
+    """Return the public key of a certificate, in the form of permissions."""
     made = x509.load_pem_x509_certificate(certificate_file(Path(directory), name).read_bytes())
     key = made.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -136,12 +137,12 @@ def certificate_point(directory: str | Path, name: str) -> bytes:
 
 
 def curve_public(directory: str | Path, name: str, passphrase: str | None = None) -> bytes:
-    """The public key of an identity's ZeroMQ sockets."""
+    """Return the public key of an identity's ZeroMQ sockets."""
     return curve_keys(Keys(Path(directory) / name, passphrase)).public
 
 
 def load_authority(home: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority's certificate and private key. Raises UsageError."""
+    """Return the authority's certificate and private key. Raises UsageError."""
     path = authority_key_file(home)
     try:
         certificate = x509.load_pem_x509_certificate(authority_file(home).read_bytes())
@@ -221,7 +222,7 @@ def _write_keys(
 
 
 def replace(path: Path, raw: bytes) -> None:
-    """Put another file in place of one that everybody may read, in one step."""
+    """Replace a file that everybody may read, in one step."""
     passing = path.with_name(f".{path.name}.new")
     passing.unlink(missing_ok=True)
     _write(passing, raw, 0o644)

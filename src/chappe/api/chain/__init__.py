@@ -1,1 +1,1 @@
-"""What users of chains hold: servers of their machines, and clients, blocking and asyncio."""
+"""Servers of replicated machines, and clients, blocking and asyncio."""

@@ -1,4 +1,4 @@
-"""A chain as its users hold it: commands that are done once, in one order, at all its servers."""
+"""Clients of a chain: commands are done once, in one order, at all its servers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Chain(Closeable):
     """A client of a chain of ``ChainServer``: commands are done once, in one order, at all servers.
 
     A command that is answered is committed: it stays, whichever servers die, as long as one of those that were members
-    is left. Commands of one object are done in the order in which they were given. While servers die they are repeated;
-    each is done once all the same. Use from several threads is safe.
+    is left. Commands of one object are done in the order in which they were given. While servers die they are repeated,
+    and still done only once. Use from several threads is safe.
 
     Args:
-        configuration: The servers' own, or the file that has it.
-        security: Who we are, if servers have keys: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what
-            ``CHAPPE_IDENTITY`` names.
+        configuration: The servers' own, or its file.
+        security: ``Keys("DIRECTORY/NAME")`` if servers have keys, ``"plain"``, or None for the identity of
+            ``CHAPPE_IDENTITY``.
 
     Raises (every command and question):
         NoChain: No server took it in time; it is not done.
         TimedOut: It was sent and not answered in time; it may still be done.
-        SessionExpired: Nobody knows whether it was done: this client sent nothing for an hour, or 10,000 others came.
-        CommandFailed: The machine has raised something.
+        SessionExpired: It may have been done or not: this client sent nothing for an hour, or 10,000 others came.
+        CommandFailed: The machine has raised an exception.
         NotPermitted: The permissions do not allow it.
         BufferFull: 65,536 commands, or 64 MiB of them, are not answered.
         RecordTooLarge: A command or question beyond 4 MiB.
@@ -47,40 +47,40 @@ class Chain(Closeable):
 
     @property
     def pending(self) -> int:
-        """Commands that are not answered yet."""
+        """The number of commands without an answer."""
         return self.member.pending
 
     def call(self, command: bytes, *, timeout: Seconds = WAIT_S) -> ChainAnswer:
-        """Have a command done, and return the machine's answer."""
+        """Send a command, and return the machine's answer."""
         return self._run(self.member.calling(command, timeout))
 
     def call_many(self, commands: Iterable[bytes], *, timeout: Seconds = None) -> list[ChainAnswer]:
-        """Have many commands done, in order, much faster than one by one.
+        """Send many commands, in order, much faster than one by one.
 
-        Returns their answers; raises the first error when all are answered.
+        Return their answers; raise the first error when all are answered.
         """
         return self._run(self.member.calling_many(commands, timeout))
 
     def submit(self, command: bytes) -> ChainCall:
-        """Have a command done without waiting; its answer is taken from what this returns."""
+        """Send a command without waiting; take its answer from the returned object."""
         return self.member.submit(command)
 
     def read(self, query: bytes, *, server: str | None = None, timeout: Seconds = WAIT_S) -> bytes:
-        """Ask the machine: the answer shows all that was confirmed to anybody before this was asked.
+        """Ask the machine: the answer reflects every command that was confirmed to any client before the question.
 
         Args:
-            query: What its ``read`` is given.
-            server: Who is to answer, a member of the chain; None: the tail.
-            timeout: How long to wait.
+            query: The argument of the machine's ``read``.
+            server: The member of the chain to ask; None: the tail.
+            timeout: How long to wait, in seconds.
         """
         return self._run(self.member.reading(query, server, timeout))
 
     def status(self, *, timeout: Seconds = LOOK_S) -> Mapping[str, ChainServerStatus | None]:
-        """What each server knows of the chain; None of those that do not answer in time."""
+        """Return each server's view of the chain; None for servers that do not answer in time."""
         return self._run(self.member.looking(timeout))
 
     def remove(self, name: str, *, timeout: Seconds = WAIT_S) -> None:
-        """Have a server leave the chain and stay out, until it is added; waits until that is decided.
+        """Remove a server from the chain until it is added again; wait for the decision.
 
         Raises:
             UsageError: There is no such server, or it is the last member.
@@ -89,16 +89,16 @@ class Chain(Closeable):
         return self._run(self.member.excluding(name, True, timeout))
 
     def add(self, name: str, *, timeout: Seconds = WAIT_S) -> None:
-        """Let a server that was removed come back, and wait until it has everything and is a member.
+        """Let a removed server come back, and wait until it has the whole state and is a member.
 
         Raises:
             UsageError: There is no such server.
-            TimedOut: It is not so in time; it may still be.
+            TimedOut: It is no member in time; it may still become one.
         """
         return self._run(self.member.excluding(name, False, timeout))
 
     def events(self) -> list[object]:
-        """What happened since the last call: connections that were refused."""
+        """Return the events since the last call: refused connections."""
         return self.member.events()
 
     def close(self) -> None:
@@ -113,9 +113,10 @@ class Chain(Closeable):
 
 
 class AsyncChain(AsyncCloseable):
-    """As ``Chain``, made where an event loop runs: ``async with AsyncChain(...) as chain``.
+    """``Chain`` for asyncio, made where an event loop runs: ``async with AsyncChain(...) as chain``.
 
-    ``call``, ``call_many``, ``read``, ``status``, ``remove`` and ``add`` are coroutines that do not block the loop.
+    ``call``, ``call_many``, ``read``, ``status``, ``remove``, ``add`` and ``close`` are coroutines that do not block
+    the loop.
     """
 
     def __init__(self, configuration: ChainConfiguration | str | Path, *, security: LogSecurity = None) -> None:
@@ -132,15 +133,12 @@ class AsyncChain(AsyncCloseable):
 
     @property
     def pending(self) -> int:
-        """Commands that are not answered yet."""
         return self.member.pending
 
     def events(self) -> list[object]:
-        """See ``Chain.events``."""
         return self.member.events()
 
     async def close(self) -> None:
-        """See ``Chain.close``."""
         self._watch.unread()
         import asyncio
 

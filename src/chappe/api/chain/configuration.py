@@ -1,4 +1,4 @@
-"""Which servers make a chain: what servers and clients share."""
+"""The configuration of a chain, which servers and clients share."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ChainConfiguration:
-    """The servers of a chain, in order: the first one is its head when it is founded, the last one its tail.
+    """The servers of a chain, in order: the first is its head when it is founded, the last its tail.
 
-    Servers and clients are given the same one. Names of chain and servers never change once it is founded, and none is
+    Servers and clients share one configuration. Names of chain and servers never change once it is founded, and none is
     added; addresses may change, when all know it.
 
     Args:
         servers: The address of each server by its name, ``HOST:PORT``; ``IDENTITY@HOST:PORT`` where several identities
             may be servers at that host.
-        name: Of the chain: rules of permissions go by it as by a topic.
-        durable: Whether what is confirmed is on disk at all members, or in the memory of all. It is founded so.
-        machine: What ``chappe chain serve`` replicates: a word that it knows, or ``MODULE:CLASS``.
-        fixed: Whether servers do without agreement: any number of them may die, and the last one still confirms. A
+        name: The chain's name; permissions use it as they use a topic.
+        durable: Confirm a command when it is on disk at all members, not only in memory. Fixed once it is founded.
+        machine: The machine of ``chappe chain serve``: a word that it knows, or ``MODULE:CLASS``.
+        fixed: Do without agreement between servers: any number of them may die, and the last one still confirms. A
             network that is cut, or a server that pauses, can make two chains of it, of which one loses what it has
-            confirmed meanwhile. It is founded so.
+            confirmed meanwhile. Fixed once it is founded.
 
     Raises:
-        UsageError: No server or too many, a name that is none, one address twice.
+        UsageError: No server or too many, an invalid name, one address twice.
     """
 
     servers: Mapping[str, str]
@@ -75,10 +75,10 @@ class ChainConfiguration:
 
     @classmethod
     def load(cls, path: str | Path) -> ChainConfiguration:
-        """The configuration in a TOML file; see the reference of ``chappe chain`` for what it has.
+        """Read a configuration from a TOML file; the reference of ``chappe chain`` lists its keys.
 
         Raises:
-            ConfigError: It cannot be read, or says something that is not known.
+            ConfigError: The file cannot be read, or has an unknown key or a wrong value.
         """
         try:
             with open(path, "rb") as file:
@@ -100,33 +100,33 @@ class ChainConfiguration:
 
     @classmethod
     def of(cls, given: ChainConfiguration | str | Path) -> ChainConfiguration:
-        """What is given, or what is in the file that is given."""
+        """Return a configuration as it is, or read its file."""
         return given if isinstance(given, ChainConfiguration) else cls.load(given)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the servers, in order."""
+        """The servers' names, in their order."""
         return tuple(self.servers)
 
     @property
     def addresses(self) -> list[MapAddress]:
-        """Of the servers, in order. Raises UsageError."""
+        """The servers' addresses, in their order. Raises UsageError."""
         return [MapAddress.parse(each, 0, "a server of a chain") for each in self.servers.values()]
 
     @property
     def chain(self) -> bytes:
-        """Which chain it is, on the wire."""
+        """The identifier of the chain on the wire."""
         return chain_of(self.name, self.names, fixed=self.fixed)
 
     def place(self, name: str) -> int:
-        """Of a server. Raises UsageError."""
+        """Return the position of a server. Raises UsageError."""
         try:
             return self.names.index(name)
         except ValueError:
             raise UsageError(f"the chain {self.name} has no server {name!a}, but {', '.join(self.names)}") from None
 
     def check_agrees(self, what: str) -> None:
-        """Refuse a fixed chain for ``what``, which counts on servers that agree. Raises UsageError."""
+        """Raise UsageError for a fixed chain: ``what`` relies on agreement."""
         if self.fixed:
             raise UsageError(
                 f"{what} need servers that agree, as a fixed chain can lose what it has confirmed: name them in a chain"
@@ -134,5 +134,5 @@ class ChainConfiguration:
             )
 
     def known(self, gate: Gate | None) -> list[MapAddress]:
-        """Addresses with the identity of each, if there are keys. Raises UsageError if that is not clear."""
+        """Return the addresses, with the identity of each if there are keys. Raises UsageError."""
         return [each.known(gate) for each in self.addresses]

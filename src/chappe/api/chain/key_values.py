@@ -1,4 +1,4 @@
-"""A machine that everybody can use: keys and values, with commands and answers in JSON."""
+"""A ready-made machine: keys and values, with commands and answers in JSON."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _PIECES: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
 class KeyValues:
-    """Keys and values. What is added to what is as in data stores.
+    """Keys and values; additions have the rules of data stores.
 
-    Each value is kept as bytes, and the state goes out and comes in by pieces, so a server goes on however large it is.
+    Each value is kept as bytes, and the state is transferred in pieces, so a server goes on however large it is.
 
     =================================== ============================================= =================
-    command                             does                                          answers
+    command                             effect                                        answer
     =================================== ============================================= =================
     ``["put", KEY, VALUE]``             sets a value                                  ``null``
-    ``["erase", KEY]``                  removes a key                                 whether it was there
-    ``["add", KEY, NUMBER]``            adds to a number, 0 where nothing is          the sum
-    ``["compare", KEY, OLD, NEW]``      sets a value if the old one is there;         whether it was so
-                                        ``null`` is nothing
+    ``["erase", KEY]``                  removes a key                                 true if it was there
+    ``["add", KEY, NUMBER]``            adds to a number, which begins at 0           the sum
+    ``["compare", KEY, OLD, NEW]``      sets a value if the present one is ``OLD``;   true if it was set
+                                        ``null`` is no value
     query ``["get", KEY]``              --                                            the value, or ``null``
-    query ``["size"]``                  --                                            how many keys there are
+    query ``["size"]``                  --                                            the number of keys
     =================================== ============================================= =================
 
-    Keys are strings, values anything that JSON has but ``null``.
+    Keys are strings, values any JSON except ``null``.
     """
 
     def __init__(self) -> None:
         self._rows = Rows(str)
 
     def apply(self, command: bytes) -> bytes:
-        """Do a command. Raises UsageError for what is none, TypeClash, InvalidOperation, UnsupportedValue."""
+        """Apply a command. Raises UsageError for an invalid one, TypeClash, InvalidOperation, UnsupportedValue."""
         match _words(command):
             case ("put", str(key), value) if value is not None:
                 self._rows.put(key, binary.encode(value))
@@ -60,7 +60,7 @@ class KeyValues:
         raise UsageError(f"{command[:100]!r} is no command for keys and values")
 
     def read(self, query: bytes) -> bytes:
-        """Answer a query. Raises UsageError for what is none."""
+        """Answer a query. Raises UsageError for an invalid one."""
         match _words(query):
             case ("get", str(key)):
                 return _text(self._find(key))
@@ -88,7 +88,6 @@ class KeyValues:
         taken.finish()
 
     def _find(self, key: str) -> Value:
-        """The value; None if there is none, which is no value here."""
         raw = self._rows.get(key)
         return None if raw is None else binary.decode(raw)
 

@@ -1,4 +1,4 @@
-"""Which machine a configuration names, and how a server of it is started."""
+"""The machine that a configuration names, and a server for it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,16 @@ from chappe.security import LogSecurity
 
 
 class Hosted(Protocol):
-    """A server of a chain, whatever it replicates."""
-
     @property
-    def address(self) -> str:
-        """Where it listens."""
-        ...
+    def address(self) -> str: ...
 
-    def status(self) -> ChainServerStatus:
-        """What it knows of the chain."""
-        ...
+    def status(self) -> ChainServerStatus: ...
 
-    def events(self) -> list[object]:
-        """What happened since the last call."""
-        ...
+    def events(self) -> list[object]: ...
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait while it runs."""
-        ...
+    def wait(self, timeout: float | None = None) -> None: ...
 
-    def close(self) -> None:
-        """Leave."""
-        ...
+    def close(self) -> None: ...
 
 
 Start = Callable[[ChainConfiguration, str, Path | None, LogSecurity], Hosted]
@@ -56,7 +44,7 @@ WORDS: Final[dict[str, Start]] = {"map": _keys_and_values}  # what ``machine`` m
 def start_configured(
     configuration: ChainConfiguration, name: str, directory: Path | None, security: LogSecurity = None
 ) -> Hosted:
-    """Start the server ``name`` of what a configuration names: keys and values if it names nothing.
+    """Start the server ``name`` of the machine that a configuration names, keys and values by default.
 
     Raises:
         ConfigError: There is no such machine.

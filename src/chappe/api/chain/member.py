@@ -1,4 +1,4 @@
-"""A client of a chain: what both faces of it, blocking and asyncio, stand on. Nothing here waits but ``leave``."""
+"""A client of a chain, the base of its blocking and asyncio faces. Nothing here waits but ``leave``."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _PENDING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class ChainAnswer:
-    """What became of a command: it is committed, and stays.
+    """The answer to a command, which is committed and stays.
 
     Attributes:
-        result: What the machine returned.
-        members: So many servers have it.
-        durable: Whether it is on their disks, or in their memory.
+        result: The machine's return value.
+        members: The number of servers that have the command.
+        durable: True if it is on their disks, False if in their memory.
     """
 
     result: bytes
@@ -65,7 +65,7 @@ class ChainAnswer:
 
 
 class ChainCall:
-    """A command or a question that is not answered yet."""
+    """A command or a question under way."""
 
     __slots__ = ("_member", "_outcome", "_size", "_then", "_token")
 
@@ -77,11 +77,11 @@ class ChainCall:
         self._then: Callable[[], None] | None = None
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """True once the answer is there."""
         return self._outcome is not _PENDING
 
     def then(self, function: Callable[[], None]) -> None:
-        """Have ``function`` called once it is, with the lock held, or now: it must be quick, and not wait."""
+        """Call ``function`` once the answer is there, with the lock held: it must be quick, and not wait."""
         with self._member.lock:
             if self.done():
                 function()
@@ -89,13 +89,13 @@ class ChainCall:
                 self._then = function
 
     def _answer(self, outcome: object) -> None:
-        """The answer is there, or an error; the lock is held."""
+        """Store the answer or the error; the lock is held."""
         self._outcome = outcome
         if self._then is not None:
             self._then()
 
     def wait(self, timeout: Seconds = None) -> bool:
-        """Wait until the answer is there, at most so long; returns whether it is. Ctrl-C gives it up."""
+        """Wait for the answer; return False if the time is up first. Ctrl-C gives the command up."""
         try:
             return self._member.turns.wait(self.done, timeout)
         except BaseException:
@@ -103,13 +103,13 @@ class ChainCall:
             raise
 
     def take(self) -> Any:
-        """The answer, ``ChainAnswer`` to a command and ``bytes`` to a question; what is not there by now is given up.
+        """Return the answer, ``ChainAnswer`` to a command and ``bytes`` to a question; give it up if it is not there.
 
         Raises:
             NoChain: No server has taken it; it is not done.
             TimedOut: It was sent and not answered yet; it may still be done.
-            SessionExpired: Nobody knows whether it was done.
-            CommandFailed: The machine has raised something.
+            SessionExpired: It may have been done or not.
+            CommandFailed: The machine has raised an exception.
             NotPermitted: The permissions do not allow it.
         """
         outcome = self._outcome
@@ -131,7 +131,7 @@ class ChainCall:
         return TimedOut(f"the command is not confirmed yet; it may still be done{why}")
 
     def give_up(self) -> bool:
-        """Want no answer any more; returns whether it is certain that it is not done."""
+        """Drop the answer; return True if the command is certainly not done."""
         member = self._member
         with member.lock:
             taken_back = not self.done() and member.core.withdraw(self._token)
@@ -141,8 +141,6 @@ class ChainCall:
 
 
 class ChainMember:
-    """See ``Chain`` for the arguments."""
-
     def __init__(self, configuration: ChainConfiguration | str | Path, *, security: LogSecurity = None) -> None:
         own(self)
         self.configuration = given = ChainConfiguration.of(configuration)
@@ -166,11 +164,10 @@ class ChainMember:
 
     @property
     def pending(self) -> int:
-        """Commands that are not answered yet."""
         return self._commands
 
     def submit(self, command: bytes, *, at_once: bool = False) -> ChainCall:
-        """Have a command done, without waiting. Raises BufferFull, RecordTooLarge, Closed, MemberStopped."""
+        """Send a command, without waiting. Raises BufferFull, RecordTooLarge, Closed, MemberStopped."""
         if type(command) is not bytes or len(command) > COMMAND_BYTES_MAX:
             command = _as_command(command, "a command")
         with self.lock:
@@ -200,7 +197,7 @@ class ChainMember:
             return call
 
     def calling(self, command: bytes, timeout: Seconds) -> Steps[ChainAnswer]:
-        """Have a command done, after a wait for room."""
+        """Send a command, after a wait for room."""
         deadline = deadline_after(timeout)
         while True:
             try:
@@ -214,7 +211,7 @@ class ChainMember:
         return answer
 
     def calling_many(self, commands: Iterable[bytes], timeout: Seconds) -> Steps[list[ChainAnswer]]:
-        """Have many done, in order; the answers, or the first error when all are answered."""
+        """Send many in order; return the answers, or raise the first error when all are answered."""
         deadline = deadline_after(timeout)
         calls: list[ChainCall] = []
         for command in commands:
@@ -236,7 +233,6 @@ class ChainMember:
         return answers
 
     def reading(self, query: bytes, server: str | None, timeout: Seconds) -> Steps[bytes]:
-        """Ask the machine."""
         said: bytes = yield from self._taking(self.ask(query, server), deadline_after(timeout))
         return said
 
@@ -249,18 +245,17 @@ class ChainMember:
         return call.take()
 
     def room(self) -> bool:
-        """Whether a further command is taken."""
         return self._commands < PENDING_MAX and self._bytes < PENDING_BYTES_MAX
 
     def forget(self, token: int) -> None:
-        """It is answered, or was never sent; the lock is held."""
+        """Remove a call that is answered or was never sent; the lock is held."""
         call = self._calls.pop(token, None)
         if call is not None and call._size >= 0:
             self._commands -= 1
             self._bytes -= call._size
 
     def why(self) -> str:
-        """What is known of why nobody answers, for the end of a sentence."""
+        """Return the known reason for a missing answer, for the end of a sentence."""
         if self.core.why:
             return f": {self.core.why}"
         return "".join(f"; {self.configuration.names[place]}: {why}" for place, why in sorted(self._refusals.items()))
@@ -268,7 +263,6 @@ class ChainMember:
     # -- administration ----------------------------------------------------------------------------------------------
 
     def looking(self, timeout: Seconds) -> Steps[Mapping[str, ChainServerStatus | None]]:
-        """Ask all servers how they are."""
         answers = yield from self._questioning([Look(next(self._tokens)) for _ in self.configuration.names], timeout)
         names = self.configuration.names
         return {
@@ -277,7 +271,7 @@ class ChainMember:
         }
 
     def excluding(self, name: str, out: bool, timeout: Seconds) -> Steps[None]:
-        """Have a server stay out, or come back, and wait until that is decided."""
+        """Keep a server out, or let it back, and wait until that is decided."""
         deadline = deadline_after(timeout)
         place = self.configuration.place(name)
         while True:
@@ -320,7 +314,6 @@ class ChainMember:
     # -- the core's, with the lock held --------------------------------------------------------------------------------
 
     def answered(self, place: int, answer: Seen | Excluded | Refused) -> None:
-        """See ``ChainUser``."""
         if isinstance(answer, Refused):
             self._refusals[place] = answer.why
             if place == (self.core.members or (place,))[0]:
@@ -333,7 +326,6 @@ class ChainMember:
             self._questions[answer.token] = (place, answer)
 
     def reported(self, event: object) -> None:
-        """See ``ChainUser``."""
         if isinstance(event, Finished):
             self._finished(event)
             return
@@ -359,11 +351,10 @@ class ChainMember:
                 call._answer(CommandFailed(f"the machine has raised {result.decode(errors='replace')}"))
 
     def events(self) -> list[object]:
-        """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
+        """Return the events since the last call. Raises MemberStopped if there are none, because of a defect."""
         return happened(self._events, self.turns.check)
 
     def check(self) -> None:
-        """Raise Closed or MemberStopped."""
         if self.turns.closed:
             raise Closed("the client of the chain was closed")
         self.turns.check()
@@ -371,10 +362,10 @@ class ChainMember:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def begin_leave(self) -> None:
-        """See ``at_exit``: everything is sent as it comes."""
+        """Do nothing: commands are sent as they come."""
 
     def leave(self, timeout_s: float = CLOSE_S) -> list[str]:
-        """Close, after commands under way are answered, or time is up; what is left, in sentences."""
+        """Close, after commands under way are answered, or time is up; return sentences about the rest."""
         at_exit.remove(self)
         if self.turns.closed:
             return []
@@ -385,7 +376,7 @@ class ChainMember:
 
 
 def _as_command(given: bytes, what: str) -> bytes:
-    """What is given to a machine. Raises UsageError, RecordTooLarge."""
+    """Check a command or query. Raises UsageError, RecordTooLarge."""
     if not isinstance(given, bytes | bytearray | memoryview):
         raise UsageError(f"{what} is bytes, not {given!r}")
     given = bytes(given)

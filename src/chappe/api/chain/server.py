@@ -1,4 +1,4 @@
-"""One server of a chain in this process."""
+"""A server of a chain in this process."""
 
 from __future__ import annotations
 
@@ -29,35 +29,34 @@ _random: Final = random.SystemRandom()
 
 
 class ChainServer(NodeHost):
-    """One of the servers that hold a machine's state in exactly the same form; see ``docs/explanation/chains.md``.
+    """One of the servers that hold identical states of a machine; ``docs/explanation/chains.md`` explains chains.
 
     The machine is a Python object with ``apply(command) -> result``, ``read(query) -> result``, ``snapshot() -> bytes``
     and ``restore(bytes)``; commands and results are bytes of up to 4 MiB, a snapshot has up to 2.25 GiB. It must be
-    deterministic: ``chappe.testing.check_machine`` looks whether it is. What ``apply`` raises is its result, at all
+    deterministic: ``chappe.testing.check_machine`` checks that. An exception of ``apply`` is its result, at all
     members alike. It is called with a lock held, one call at a time, and keeps this whole server waiting.
 
-    If it has an attribute ``now_us`` it finds the time there, in microseconds, that the head wrote beside the command.
-    If it has ``pieces`` and ``restoring``, its state may be large: see ``PiecedMachine``. If it has
-    ``transfer() -> bytes``, it keeps its state on a disk of its own: see ``FiledMachine`` in
-    ``chappe.replication.chain.replica``.
+    A machine with an attribute ``now_us`` finds there the time, in microseconds, that the head wrote beside the
+    command. With ``pieces`` and ``restoring`` its state may be large (``PiecedMachine``); with ``transfer() -> bytes``
+    it keeps its state on a disk of its own (``FiledMachine``); both are in ``chappe.replication.chain.replica``.
 
     Args:
-        machine: As it is in the beginning.
-        configuration: The same for all servers and clients, or the file that has it.
-        name: Which of the servers this is. It listens at its address.
-        directory: Where it keeps its votes and, of a durable chain, its log and state; made if it is not there. A
-            chain in memory needs none: then a server that restarts votes again when the others have taken it in.
-        security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` names. With
-            keys servers have to be allowed to ``attach-master`` the chain's name, clients to ``write`` or
-            ``attach-clone`` it, and those who take out servers to ``administer`` it.
-        on_applied: Called with what was committed and done, in order, and whether this server is the tail. The lock is
-            held: it must be quick, not call back and raise nothing. What a former life was told is not told again, nor
-            what came within a state from another server.
+        machine: In its initial state.
+        configuration: The same for all servers and clients, or its file.
+        name: This server's name in the configuration. It listens at its address.
+        directory: Its votes and, of a durable chain, its log and state; made if missing. A chain in memory needs none:
+            then a server that restarts votes again when the others have taken it in.
+        security: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for the identity of ``CHAPPE_IDENTITY``. With
+            keys servers need the permission to ``attach-master`` the chain's name, clients to ``write`` or
+            ``attach-clone`` it, and administrators who remove servers to ``administer`` it.
+        on_applied: Called with committed and applied commands, in order, and True if this server is the tail. The lock
+            is held: it must be quick, not call back and raise nothing. Commands that a former life reported are not
+            reported again, nor those within a state from another server.
 
     Raises:
-        AddressInUse: Somebody listens at its address.
+        AddressInUse: Another process listens at its address.
         IdentityInUse: Another process uses the directory.
-        StorageError: The directory cannot be used, or what was synced there is damaged.
+        StorageError: The directory cannot be used, or its synced content is damaged.
     """
 
     _good = (Entered, ServerJoins)
@@ -111,36 +110,36 @@ class ChainServer(NodeHost):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that it listens at."""
         return str(self._ports.address)
 
     @property
     def member(self) -> bool:
-        """Whether it is in the chain."""
+        """True while it is in the chain."""
         return self._ports.core.member
 
     @property
     def head(self) -> bool:
-        """Whether it numbers commands."""
+        """True while it numbers commands."""
         return self._ports.core.head
 
     @property
     def tail(self) -> bool:
-        """Whether it commits and answers them."""
+        """True while it commits and answers commands."""
         return self._ports.core.tail
 
     def status(self) -> ChainServerStatus:
-        """What it knows of the chain. Raises MemberStopped if it met a defect."""
+        """Return its view of the chain. Raises MemberStopped after a defect."""
         self._node.turns.check()
         with self._node.lock:
             return status_of(self._ports.seen(0, time.monotonic()), self.configuration.names)
 
     def remove(self, name: str) -> None:
-        """Have a server leave the chain, and stay out; raises UsageError if it is the last member."""
+        """Remove a server from the chain until it is added again. Raises UsageError for the last member."""
         self._exclude(name, True)
 
     def add(self, name: str) -> None:
-        """Let a server that was removed come back; it becomes the tail when it has everything."""
+        """Let a removed server come back; it becomes the tail when it has the whole state."""
         self._exclude(name, False)
 
     def _exclude(self, name: str, out: bool) -> None:
@@ -150,7 +149,7 @@ class ChainServer(NodeHost):
             raise UsageError(why)
 
     def close(self) -> None:
-        """Leave: the others go on without it, at once. Waits a second for that at most. Safe to call twice."""
+        """Leave: the others go on at once. Waits a second for that at most. Safe to call twice."""
         at_exit.closed(self)
         self._ports.leave()
         self._node.close()
@@ -160,5 +159,4 @@ class ChainServer(NodeHost):
 
 
 def _drawn() -> int:
-    """A number that nobody else has."""
     return _random.randrange(1, 2**63)

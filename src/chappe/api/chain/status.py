@@ -1,4 +1,4 @@
-"""What a server of a chain knows, for people and monitors."""
+"""The state of a server of a chain, for people and monitors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chappe.replication.chain.wire import Seen
 
 @dataclass(frozen=True, slots=True)
 class ChainLag:
-    """What a server hears of another one: its last command, and up to which they are safe and committed there."""
+    """Another server's progress: its last command, and the last that is safe and committed there."""
 
     end: int
     synced: int
@@ -19,21 +19,21 @@ class ChainLag:
 
 @dataclass(frozen=True, slots=True)
 class ChainServerStatus:
-    """What a server knows of its chain.
+    """A server's view of its chain.
 
     Attributes:
-        name: Of the server.
-        number: Of the newest configuration that it knows; 0: the chain is not founded.
+        name: The server's name.
+        number: The number of the newest configuration that it knows; 0: the chain is not founded.
         members: Names, head first.
-        out: Servers that an administrator has taken out.
-        durable: Whether confirmed means on disk at all members.
+        out: Servers that an administrator has removed.
+        durable: True if confirmed means on disk at all members.
         end: The last command in its log.
         synced: Up to this command they are as safe here as the chain promises.
         committed: Up to this one they are committed, and applied here.
-        others: The same of the servers that it hears, by name.
+        others: The progress of the servers that it hears, by name.
         sessions: Clients that are remembered.
-        malformed: Messages that were dropped, as they were none.
-        why: What it waits for, in a sentence; empty if for nothing.
+        malformed: Messages that were dropped as malformed.
+        why: The reason for which it waits, in a sentence; empty if it does not wait.
     """
 
     name: str
@@ -62,7 +62,6 @@ class ChainServerStatus:
 
 
 def status_of(seen: Seen, names: tuple[str, ...]) -> ChainServerStatus:
-    """What a server has answered."""
     others = {each.name: ChainLag(each.end, each.synced, each.committed) for each in seen.others}
     return ChainServerStatus(
         names[seen.place], seen.number, seen.members, seen.out, seen.durable, seen.end, seen.synced, seen.committed,

@@ -1,1 +1,1 @@
-"""Data stores as their users hold them."""
+"""Data stores and shared maps."""

@@ -1,4 +1,4 @@
-"""Data stores for asyncio: reading is as it is, writing and waiting are coroutines that do not block the event loop."""
+"""Data stores for asyncio: writing and waiting are coroutines that do not block the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from chappe.api.mesh.loop_watch import AsyncSource, Watch
 
 
 class AsyncDataStore(AsyncCloseable, ReadableStore):
-    """As ``DataStore``; made by ``AsyncEndpoint.attach_master`` and ``attach_clone``. See there for each method."""
+    """``DataStore`` for asyncio, made by ``AsyncEndpoint.attach_master`` and ``attach_clone``.
+
+    Writing, ``history``, ``await_idle`` and ``close`` are coroutines; reading does not wait. A ``proxy`` never blocks:
+    await its ``receive``.
+    """
 
     def __init__(self, store: DataStore, watch: Watch) -> None:
         super().__init__(store.attached)
@@ -27,7 +31,6 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
     async def put(
         self, key: object, value: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
-        """See ``DataStore.put``."""
         await self._write(self.core.put, (key, value), expiry_s, wait, timeout)
 
     put_unique = awaited(DataStore.put_unique)
@@ -51,25 +54,21 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
     # -- waiting and watching -------------------------------------------------------------------------
 
     async def await_idle(self, timeout: float | None = WAIT_S) -> bool:
-        """See ``DataStore.await_idle``."""
         asked = self.attached.begin_await_idle(timeout)
         await self._watch.wait(asked.done)
         return self.attached.idle_outcome(asked)
 
     def watch(self, **options: Any) -> AsyncDataStoreWatch:
-        """See ``DataStore.watch``."""
         return AsyncDataStoreWatch(self.store.watch(**options), self._watch)
 
     def proxy(self) -> DataStoreProxy:
-        """See ``DataStore.proxy``: asking never blocks; await ``receive`` of this object for the answers."""
         return self.store.proxy()
 
     # -- the end --------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """See ``DataStore.close``."""
         await asyncio.to_thread(self.store.close)
 
 
 class AsyncDataStoreWatch(AsyncSource[DataStoreEvent]):
-    """As ``DataStoreWatch``: ``async for event in watch``, or ``await watch.get()``."""
+    """``DataStoreWatch`` for asyncio: ``async for event in watch``, or ``await watch.get()``."""

@@ -1,6 +1,6 @@
-"""The master or a clone of a data store on its endpoint: what both faces of it, blocking and asyncio, stand on.
+"""A master or clone of a data store on its endpoint, the base of its blocking and asyncio faces.
 
-Nothing here waits, but for ``close``: what has an outcome is an ``Asked`` or ``Steps``, and each face waits for it in
+Nothing here waits, except ``close``: what has an outcome is an ``Asked`` or ``Steps``, and each face waits for it in
 its own way.
 """
 
@@ -45,17 +45,16 @@ Items = Mapping[Any, Any] | Iterable[tuple[object, object]]
 
 
 class Watching(Protocol):
-    """What is told of changes, and ends with its store."""
+    """A listener to changes, which ends with its store."""
 
-    def close(self) -> None:
-        """End it."""
+    def close(self) -> None: ...
 
     def notify(self, change: KeyChange) -> None:
-        """A key has changed; the lock is held."""
+        """Take a change; the lock is held."""
 
 
 class AttachedStore:
-    """A master or clone, its place on the node, and who asks and watches it."""
+    """A master or clone, its place on the node, and its watches and questions."""
 
     def __init__(
         self, endpoint: EndpointHost, core: Core, backend: Backend | None = None, chain: StoreServer | None = None
@@ -106,19 +105,19 @@ class AttachedStore:
         self.endpoint.stores[self] = None
 
     def _do(self, effects: Sequence[Effect]) -> None:
-        """Carry out what a call into the part has answered; the lock is held."""
+        """Perform the effects of a call into the part; the lock is held."""
         self._node.driver.perform(effects)
         self._turns.look_again_at(self.part.due)
 
     def _hear_chain(self, news: Sequence[object]) -> None:
-        """What the chain has for this server, in order; the lock is held."""
+        """Take the chain's news, in order; the lock is held."""
         if self.number in self._node.chains:
             self._do(self.part.hear_chain(news, time.monotonic()))
             self._node.gatherer.at_once()
             self._turns.news = True
 
     def _end_disk(self, timeout_s: float) -> None:
-        """Let go of the backend after what is under way."""
+        """Close the backend after the writes under way."""
         if self._backend is not None:
             self._node.driver.end_disk(self.number, timeout_s, self._backend.close)
 
@@ -129,7 +128,7 @@ class AttachedStore:
         self._node.driver.forget_disk(self.number)
 
     def check(self) -> None:
-        """Raise Closed if it is, or MemberStopped if its endpoint was stopped; the lock is held."""
+        """Raise Closed, or MemberStopped if its endpoint was stopped; the lock is held."""
         self._turns.check()
         if self.closed or self._turns.closed:
             raise Closed(f"store {self.name!r} was closed")
@@ -137,7 +136,7 @@ class AttachedStore:
     # -- reading --------------------------------------------------------------------------------------
 
     def engine(self) -> Engine:
-        """The data, of a master without what has expired by now. Raises what ``unreadable`` tells."""
+        """Return the data, of a master without expired entries. Raises as ``unreadable`` says."""
         if self.looked_for:
             self.catch_up()
         if self.part.entries is None:
@@ -158,12 +157,11 @@ class AttachedStore:
             self.looked_for = self.core.unconfirmed > 0
 
     def _do_what_is_due(self) -> None:
-        """Have the core do it now, if it was not done in time: the machine is busy."""
+        """Run the core's timers now if they are late: the machine is busy."""
         if not self.part.closing:
             self._do(self.part.handle_timeout(time.monotonic()))
 
     def unreadable(self) -> StaleData | MemberStopped | Closed:
-        """Why it cannot be read."""
         if self._turns.halted is not None:
             return MemberStopped(self._turns.halted)
         stale = None if self.closed else self.core.unreadable()
@@ -183,9 +181,9 @@ class AttachedStore:
     def writing(
         self, method: Method, args: Args, expiry_s: Seconds, wait: bool, timeout: Seconds, look: bool = False
     ) -> Steps[Any]:
-        """Make a write, after a wait for room, and wait for its outcome; see ``try_write``.
+        """Make a write, after a wait for room, and wait for its outcome.
 
-        Returns the outcome, if that is waited for; or with ``look`` what is under the key then, if that is known.
+        Returns the outcome, if that is waited for; or with ``look`` the value under the key then, if it is known.
         """
         found: list[Any] | None = [] if look else None
         deadline: float | None = None
@@ -243,12 +241,12 @@ class AttachedStore:
     def try_write(
         self, method: Method, args: Args, expiry_s: Seconds, wait: bool, found: list[Any] | None = None
     ) -> Asked | None:
-        """Make a write; the question that its outcome answers, None if nobody wants to know or it is done.
+        """Make a write; return the question that its outcome answers, None without ``wait`` or if it is done.
 
-        A master adds to ``found`` what is under the key then: nobody else's write comes between.
+        A master adds the value under the key then to ``found``: no other write comes between.
 
         Args:
-            method: Of the core, with ``args``.
+            method: A method of the core, called with ``args``.
 
         Raises:
             BufferFull: There is no ``room`` at present.
@@ -282,7 +280,7 @@ class AttachedStore:
         return asked
 
     def begin_write(self, now: float) -> float:
-        """Look whether the core may be called to write; returns the time that it is to be told. The lock is held.
+        """Check that the core may be called to write; return the time to pass to it. The lock is held.
 
         Raises:
             BufferFull: There is no ``room`` at present.
@@ -301,7 +299,7 @@ class AttachedStore:
         return self.part.check(now)
 
     def end_write(self, effects: Sequence[Effect], now: float, *, expires: bool = False, hurry: bool = False) -> None:
-        """Carry out what a write has answered; without ``hurry`` it may be sent a moment later, with others."""
+        """Perform the effects of a write; without ``hurry`` it may be sent a moment later, with others."""
         node, part = self._node, self.part
         due = part.due
         effects = part.wrote(effects, now, expires=expires)
@@ -335,7 +333,7 @@ class AttachedStore:
     def _try_put_many(
         self, items: list[tuple[object, object]], expiry_s: Seconds, asked: list[Asked]
     ) -> tuple[int, Exception | None]:
-        """Make as many writes as there is room for; how many were made, and what the next one raised."""
+        """Make as many writes as there is room for; return their number, and the error of the next."""
         taken = 0
         put = self.core.put
         with self._lock:
@@ -355,13 +353,13 @@ class AttachedStore:
         return taken, None
 
     def room(self) -> bool:
-        """Whether a write would not wait for room."""
+        """True if a write would not wait for room."""
         return self.closed or self.part.room()
 
     # -- waiting --------------------------------------------------------------------------------------
 
     def begin_await_idle(self, timeout: float | None) -> Asked:
-        """``await_idle`` up to the wait; what has expired by now is among what is waited for."""
+        """Begin ``await_idle``, which also waits for the removal of entries that have expired by now."""
         with self._lock:
             self.check()
             self._do_what_is_due()
@@ -370,14 +368,13 @@ class AttachedStore:
             return self._answering(asked, effects)
 
     def idle_outcome(self, asked: Asked) -> bool:
-        """The answer of ``await_idle``, after the wait."""
         try:
             return asked.take("") is None
         except (TimedOut, WriteUnknown):
             return False
 
     def begin_await_ready(self, timeout: float | None = None) -> Asked:
-        """Wait until a clone is readable; answers StaleData after ``timeout`` seconds."""
+        """Wait until a clone is readable; the answer is StaleData after ``timeout`` seconds."""
         assert isinstance(self.core, KvClone)
         with self._lock:
             self.check()
@@ -386,7 +383,6 @@ class AttachedStore:
             return self._answering(asked, effects)
 
     def asking_history(self, key: object, timeout: Seconds) -> Steps[list[DataStoreRevision]]:
-        """Wait for the history of a key."""
         asked = self.begin_history(key, timeout)
         try:
             yield asked.done, None  # the core answers in time
@@ -409,13 +405,11 @@ class AttachedStore:
             return self._answering(asked, effects)
 
     def history_outcome(self, key: object, asked: Asked) -> list[DataStoreRevision]:
-        """The answer to ``begin_history``."""
         if self.closed:
             raise Closed(f"store {self.name!r} was closed")
         return revisions_of(to_python(to_value(key)), asked.take(""))
 
     def _answering(self, asked: Asked, effects: Sequence[Effect]) -> Asked:
-        """Carry out what a question has answered."""
         self._do(self.part.answered(effects, time.monotonic()))
         self._node.gatherer.at_once()
         return asked
@@ -423,7 +417,7 @@ class AttachedStore:
     # -- the end --------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """See ``DataStore.close``; ``timeout_s`` is how long to wait for writes."""
+        """Detach; wait up to ``timeout_s`` for writes."""
         with self._lock:
             if self.closed:
                 return
@@ -450,7 +444,7 @@ class AttachedStore:
             self._turns.tell()
 
     def _leave(self, timeout_s: float) -> None:
-        """Take no more writes, wait until those under way are done, and take part no more; the lock is not held.
+        """Take no more writes, wait for those under way, and leave; the lock is not held.
 
         Waits at most ``timeout_s`` each for a clone's writes to be confirmed, if it has a master, and for a backend.
         """
@@ -474,32 +468,31 @@ class AttachedStore:
     # -- for watches and proxies ----------------------------------------------------------------------
 
     def add_watch(self, watch: Watching) -> None:
-        """Have a watch told of changes. Raises Closed."""
         with self._lock:
             self.check()
             self._watches[watch] = None
             self.core.notify = True
 
     def forget_watch(self, watch: Watching) -> None:
-        """A watch is closed; the lock is held."""
+        """Remove a closed watch; the lock is held."""
         self._watches.pop(watch, None)
         self.core.notify = bool(self._watches)
 
     def add_proxy(self, proxy: Closeable) -> None:
-        """Have a proxy closed with the store. Raises Closed."""
+        """Close a proxy with the store. Raises Closed."""
         with self._lock:
             self.check()
             self.proxies[proxy] = None
 
     def stop(self, watch: Watching, on: bool) -> None:
-        """A watch has no room for further changes, or has some again; the lock is held."""
+        """Hold or resume writes: a watch has no room for further changes, or has some again; the lock is held."""
         if not on:
             self._turns.news = True
         if self.part.handle_full(watch, on):
             self._node.pause(self.number, on)
 
     def deliver(self, changes: list[KeyChange]) -> None:
-        """Keys have changed; the lock is held."""
+        """Pass changes to the watches; the lock is held."""
         for change in changes:
             for watch in list(self._watches):
                 watch.notify(change)

@@ -41,7 +41,6 @@ def attach_master(
     chain: Chaining | None = None,
     history: int = 0,
 ) -> DataStore:
-    """See ``Endpoint.attach_master``."""
     raw = check_name(name)
     if type(history) is not int or not 0 <= history <= STORE_HISTORY_MAX:
         raise UsageError(f"history is how many changes of each key are kept, 0 to {STORE_HISTORY_MAX}, not {history!r}")
@@ -114,7 +113,7 @@ def _attach_chained(endpoint: EndpointHost, name: str, chain: Chaining, history:
 
 
 def _ring(endpoint: EndpointHost, store: bytes) -> Ring | None:
-    """The keys of those for whom a data store is sealed; None if it is plain. Raises Sealed."""
+    """Return the keys of the group for which a data store is sealed; None if it is plain. Raises Sealed."""
     with endpoint.node.lock:
         sealing = endpoint.node.sealing
         return None if sealing is None else sealing.ring(store)
@@ -123,7 +122,6 @@ def _ring(endpoint: EndpointHost, store: bytes) -> Ring | None:
 def attach_clone(
     endpoint: EndpointHost, name: str, resync_s: float, stale_s: float, buffer_s: float, timeout: float | None
 ) -> DataStore:
-    """See ``Endpoint.attach_clone``."""
     made = begin_clone(endpoint, name, resync_s, stale_s, buffer_s)
     if timeout == 0:
         return DataStore(made)
@@ -138,7 +136,6 @@ def attach_clone(
 
 
 def begin_clone(endpoint: EndpointHost, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
-    """``attach_clone`` up to the wait."""
     raw = check_name(name)
     if endpoint.permitted is not None:
         endpoint.permitted.attach_clone(raw)
@@ -161,7 +158,7 @@ def begin_clone(endpoint: EndpointHost, name: str, resync_s: float, stale_s: flo
 
 
 def take_ready(made: AttachedStore, asked: Asked, timeout: float | None) -> None:
-    """After the wait for the first snapshot: raise NoMaster if none has come, TimedOut if it has not come whole."""
+    """Take the answer for the first snapshot. Raises NoMaster if none has come, TimedOut if it is not whole."""
     try:
         asked.take("")
     except (TimedOut, StaleData):
@@ -181,7 +178,7 @@ def take_ready(made: AttachedStore, asked: Asked, timeout: float | None) -> None
 
 
 def open_backend(backend: str, options: dict[str, Any]) -> Backend | None:
-    """Where entries are kept; None for memory. Raises UsageError or StorageError."""
+    """Open the backend of entries; None for memory. Raises UsageError or StorageError."""
     if backend == "memory":
         if options:
             raise UsageError(f"a master in memory takes no options, not {', '.join(options)}: choose another backend")
@@ -199,7 +196,7 @@ def open_backend(backend: str, options: dict[str, Any]) -> Backend | None:
 
 
 def _refuse_second(endpoint: EndpointHost, name: str, chained: bool) -> None:
-    """Servers of a chain begin beside each other, and the chain decides which of them is master."""
+    """Raise MasterExists. Servers of a chain begin beside each other, and the chain decides on the master."""
     with endpoint.node.lock:
         member = endpoint.node.member
         if member.has("clone", name):
@@ -209,5 +206,5 @@ def _refuse_second(endpoint: EndpointHost, name: str, chained: bool) -> None:
 
 
 def _entity(endpoint: EndpointHost) -> Entity:
-    """A new one for each life: so the ends tell lives apart."""
+    """Return a new entity for each life: clones tell lives apart by it."""
     return chappe_entity(endpoint.core.own_id, secrets.randbits(_LIFE_BITS))

@@ -1,4 +1,4 @@
-"""The server of a chain that a data store's master is: made with it, and closed with it."""
+"""The server of a chain that a data store's master runs on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_A_PAIR: Final = {"partner", "role", "witness"}  # were options of a master
 
 
 class Chaining(NamedTuple):
-    """Which server of a chain a master is: see ``Endpoint.attach_master``."""
+    """The place of a master on a chain; ``Endpoint.attach_master`` describes the fields."""
 
     configuration: ChainConfiguration
     server: str
@@ -28,7 +28,7 @@ def chaining(
     chain: ChainConfiguration | str | Path | None, server: str | None, directory: str | Path | None, backend: str,
     options: Mapping[str, object],
 ) -> Chaining | None:  # fmt: skip
-    """What was asked for, None for a master without a chain. Raises UsageError or ConfigError."""
+    """Check the arguments; return None for a master without a chain. Raises UsageError or ConfigError."""
     if _OF_A_PAIR & options.keys():
         raise UsageError(
             "a data store has no pair of masters: attach three on a chain, each with chain= and server= its name"
@@ -50,11 +50,9 @@ def chaining(
 
 
 class StoreServer(ChainServer):
-    """A server whose machine is a data store, and what joins it to the endpoint.
+    """A server whose machine is a data store, joined to the endpoint.
 
-    Args:
-        chain: Which one.
-        plain: Whether the endpoint was told to do without keys.
+    ``plain`` says that the endpoint was told to do without keys.
     """
 
     def __init__(self, chain: Chaining, *, plain: bool) -> None:

@@ -1,4 +1,4 @@
-"""A data store as its users hold it: the master of a store, or a clone of one."""
+"""A master or clone of a data store."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _NUMBERS: Final = frozenset({COUNT, INTEGER, REAL})
 class DataStore(Closeable, ReadableStore):
     """Keys and values that several endpoints share: one has the master, any number have clones with all data.
 
-    Made by ``Endpoint.attach_master`` and ``attach_clone``. Reading never waits and shows what is in memory here.
+    Made by ``Endpoint.attach_master`` and ``attach_clone``. Reading never waits and shows the data in memory here.
     Writing goes through the master, in one order that every clone sees. Use from several threads is safe. Close it, or
     use it in a ``with``; closing the endpoint closes it too.
 
-    Keys and values are what ``chappe.data.convert`` can convert, and come back as its table says. Keys are told apart
-    by type: ``1``, ``Count(1)``, ``1.0`` and ``True`` are four keys.
+    ``chappe.data.convert`` lists the types of keys and values, and the types in which they come back. Keys are told
+    apart by type: ``1``, ``Count(1)``, ``1.0`` and ``True`` are four keys.
 
     All writes take ``wait`` and ``timeout``. With ``wait`` they return when the write is done: durable, if the master
-    is, and shown by this clone. Without, they return at once, and a failure is told to ``Endpoint.statuses`` as
-    ``WriteFailed``; what a master refuses at once, it raises. Both wait, at most ``timeout`` seconds, while there is no
-    room for another write.
+    is, and shown by this clone. Without, they return at once, and ``Endpoint.statuses`` reports a failure as
+    ``WriteFailed``; an immediate refusal of the master is raised. Both wait, at most ``timeout`` seconds, while there
+    is no room for another write.
 
-    Where there is an ``expiry_s``, the key is removed so many seconds later; a later write without it makes it stay.
+    With ``expiry_s`` the key is removed after this many seconds; a later write without it makes it stay.
 
     Raises (every write):
         NotPermitted: The permissions do not let this identity write to the store.
@@ -59,7 +59,7 @@ class DataStore(Closeable, ReadableStore):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True once it was closed."""
         return self.attached.closed
 
     # -- writing --------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class DataStore(Closeable, ReadableStore):
     def put(
         self, key: object, value: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
-        """Set a value. For the rest, and for what all writes raise, see the class."""
+        """Set a value. The class has the other arguments, and the errors of all writes."""
         if expiry_s is None and (self._immediate or not wait):
             try:
                 with self._lock:
@@ -82,7 +82,7 @@ class DataStore(Closeable, ReadableStore):
         self._write(self.core.put, (key, value), expiry_s, wait, timeout)
 
     def put_unique(self, key: object, value: object, *, expiry_s: Seconds = None, timeout: Seconds = WAIT_S) -> bool:
-        """Set a value if there is none; whether it did. Of all who try at the same time one does."""
+        """Set a value if there is none; return True if it did. Of concurrent attempts one succeeds."""
         return self._write(self.core.put_unique, (key, value), expiry_s, True, timeout)  # type: ignore[no-any-return]
 
     def put_if(
@@ -94,9 +94,9 @@ class DataStore(Closeable, ReadableStore):
         expiry_s: Seconds = None,
         timeout: Seconds = WAIT_S,
     ) -> None:
-        """Set a value if nobody has changed the key since it had a revision, as ``entry`` told it.
+        """Set a value if the key has not changed since ``revision``, as ``entry`` reports it.
 
-        None: if there is no value. Of all who try at the same time one does. After a refusal read the entry again.
+        None: if there is no value. Of concurrent attempts one succeeds. After a refusal read the entry again.
 
         Raises:
             WrongRevision: It was changed or removed, or is there; nothing is done. Its ``revision`` is the present one.
@@ -106,12 +106,12 @@ class DataStore(Closeable, ReadableStore):
         return self._write(self.core.put_if, args, expiry_s, True, timeout)  # type: ignore[no-any-return]
 
     def erase_if(self, key: object, revision: int, *, timeout: Seconds = WAIT_S) -> None:
-        """Remove a key if nobody has changed it since it had a revision. Raises as ``put_if``."""
+        """Remove a key if it has not changed since a revision. Raises as ``put_if``."""
         args = (key, _checked(revision))
         return self._write(self.core.erase_if, args, None, True, timeout)  # type: ignore[no-any-return]
 
     def put_many(self, items: Items, *, expiry_s: Seconds = None, timeout: Seconds = None) -> None:
-        """Set many values, much faster than one by one; returns when all are done, or raises the first error then."""
+        """Set many values, much faster than one by one; return when all are done, or raise the first error then."""
         return self._run(self.attached.putting(items, expiry_s, timeout))
 
     def increment(
@@ -119,7 +119,7 @@ class DataStore(Closeable, ReadableStore):
     ) -> Any:
         """Add to a number, timespan or timestamp of the same type; a missing one starts at zero (1970).
 
-        Returns what it has become, if this is the master: of all who add at the same time each gets another number. On
+        Returns the result, if this is the master: concurrent increments each return another number. On
         a clone None, as its master alone knows; and with ``wait=False`` where a write waits for the disk.
 
         Raises:
@@ -131,13 +131,13 @@ class DataStore(Closeable, ReadableStore):
     def decrement(
         self, key: object, by: object = 1, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> Any:
-        """Take from a number, timespan or timestamp. Returns and raises as ``increment``; raises NoSuchKey too."""
+        """Subtract from a number, timespan or timestamp. Returns and raises as ``increment``; raises NoSuchKey too."""
         return self._write(self.core.subtract, (key, by), expiry_s, wait, timeout, look=True)
 
     def append(
         self, key: object, text: str | bytes, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
-        """Lengthen a string; a missing one is empty. Raises TypeClash."""
+        """Append to a string; a missing one is empty. Raises TypeClash."""
         return self._do(self.core.add, (key, text, STRING), expiry_s, wait, timeout)
 
     def insert_into(
@@ -157,17 +157,17 @@ class DataStore(Closeable, ReadableStore):
     def remove_from(
         self, key: object, index: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
-        """Take a member from a set, or a key from a table, if it is there. Raises TypeClash and NoSuchKey."""
+        """Remove a member from a set, or a key from a table, if it is there. Raises TypeClash and NoSuchKey."""
         return self._do(self.core.subtract, (key, index), expiry_s, wait, timeout)
 
     def push(
         self, key: object, value: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
-        """Put an element at the end of a vector; a missing one is empty. Raises TypeClash."""
+        """Append an element to a vector; a missing one is empty. Raises TypeClash."""
         return self._do(self.core.add, (key, value, VECTOR), expiry_s, wait, timeout)
 
     def pop(self, key: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
-        """Take the last element from a vector, if it has one. Raises TypeClash and NoSuchKey."""
+        """Remove the last element of a vector, if it has one. Raises TypeClash and NoSuchKey."""
         # Of a vector the last goes, whatever is named.
         return self._do(self.core.subtract, (key, key), expiry_s, wait, timeout)
 
@@ -176,7 +176,7 @@ class DataStore(Closeable, ReadableStore):
         return self._do(self.core.erase, (key,), None, wait, timeout)
 
     def clear(self, *, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
-        """Remove everything."""
+        """Remove all keys and values."""
         return self._do(self.core.clear, (), None, wait, timeout)
 
     def __setitem__(self, key: object, value: object) -> None:
@@ -190,10 +190,10 @@ class DataStore(Closeable, ReadableStore):
     # -- waiting and watching -------------------------------------------------------------------------
 
     def history(self, key: object, *, timeout: Seconds = WAIT_S) -> list[DataStoreRevision]:
-        """The latest changes of a key, the oldest first: as many as its master keeps, see ``attach_master``.
+        """Return the latest changes of a key, the oldest first: as many as ``attach_master`` was told to keep.
 
-        A clone asks its master. Only what is durable is told. A key that was erased or has expired has a history, too,
-        whose last entry says so; of a key without one the list is empty.
+        A clone asks its master. Only durable changes are listed. A key that was erased or has expired has a history,
+        too, whose last entry says so; of a key without one the list is empty.
 
         Raises:
             InvalidOperation: The master keeps no history, or is not one of chappe.
@@ -202,7 +202,7 @@ class DataStore(Closeable, ReadableStore):
         return self._run(self.attached.asking_history(key, timeout))
 
     def await_idle(self, timeout: Seconds = WAIT_S, *, callback: Callable[[bool], object] | None = None) -> bool:
-        """Wait until everything is everywhere; False if it is not after ``timeout`` seconds.
+        """Wait until everything is everywhere; return False if it is not after ``timeout`` seconds.
 
         On a master: every clone in reach has all changes, and all is durable. On a clone: it has a master and
         everything that the master had at the call, and its own writes are confirmed and visible. With ``callback`` it
@@ -225,17 +225,17 @@ class DataStore(Closeable, ReadableStore):
         messages_max: int = SUBSCRIBER_MESSAGES_MAX,
         bytes_max: int = SUBSCRIBER_BYTES_MAX,
     ) -> DataStoreWatch:
-        """Hear what becomes of a key, of all keys that are strings with a ``prefix``, or of all; from now on.
+        """Watch changes of a key, of all keys that are strings with a ``prefix``, or of all; from now on.
 
-        A clone that finds its master again tells of every difference, without those who wrote.
+        A clone that finds its master again reports every difference, without the writers.
 
         Args:
             key: The only key; or
             prefix: how the keys begin.
-            callback: Called with each event, by a thread that this watch has for it.
-            on_full: What happens when more waits than the bounds: ``drop_oldest``, ``drop_newest``, ``block`` (this
+            callback: Called with each event, by a thread of this watch.
+            on_full: The policy when more waits than the bounds: ``drop_oldest``, ``drop_newest``, ``block`` (this
                 store takes no more writes, and its endpoint reads nothing from its peers, until there is room), or
-                ``disconnect`` (the watch ends). What is dropped is counted and reported.
+                ``disconnect`` (the watch ends). Dropped events are counted and reported.
             messages_max: How many events may wait.
             bytes_max: How many bytes, of keys and new values.
         """
@@ -247,7 +247,7 @@ class DataStore(Closeable, ReadableStore):
         return made
 
     def proxy(self) -> DataStoreProxy:
-        """Ask now, and take the answers later."""
+        """Return a proxy: ask now, take the answers later."""
         made = DataStoreProxy(self)
         self.attached.add_proxy(made)
         return made
@@ -257,8 +257,8 @@ class DataStore(Closeable, ReadableStore):
     def close(self) -> None:
         """Detach from the endpoint. Safe to call twice.
 
-        What is being committed, and what a clone with a master has written, is waited for, at most about four seconds.
-        Whoever waits for another write gets WriteUnknown, whoever watches gets Closed.
+        It waits for commits under way, and for writes of a clone with a master, at most about four seconds. Waits for
+        other writes end with WriteUnknown, watches with Closed.
         """
         self.attached.close()
 
@@ -272,14 +272,12 @@ class DataStore(Closeable, ReadableStore):
 
 
 def _checked(revision: int) -> int:
-    """A revision. Raises UsageError."""
     if type(revision) is not int or not 1 <= revision < 2**64:
         raise UsageError(f"a revision is a number from 1 on, as an entry has it, not {revision!r}")
     return revision
 
 
 def _number_tag(by: object) -> int:
-    """The tag of the type that a missing number starts as."""
     tag: int = sort_key(to_value(by))[0]
     if tag == TIMESPAN:
         return TIMESTAMP

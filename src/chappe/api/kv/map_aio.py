@@ -1,4 +1,4 @@
-"""Shared maps for asyncio: reading is as it is, writing and waiting are coroutines that do not block the event loop."""
+"""Shared maps for asyncio: writing and waiting are coroutines that do not block the event loop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from chappe.system.forking import own
 
 
 class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
-    """As ``SharedMap``, with its arguments, made where a loop runs: ``async with AsyncSharedMap(...) as shared``.
+    """``SharedMap`` for asyncio, made where a loop runs: ``async with AsyncSharedMap(...) as shared``.
 
-    ``set``, ``delete``, ``set_many``, ``step``, ``compare_and_set``, ``wait_for`` and ``wait_ready`` are coroutines; a
-    new map is ready when ``async with`` begins, or after ``wait_ready``.
+    ``set``, ``delete``, ``set_many``, ``step``, ``compare_and_set``, ``wait_for``, ``wait_ready`` and ``close`` are
+    coroutines; a new map is ready when ``async with`` begins, or after ``wait_ready``.
     """
 
     @overload
@@ -53,7 +53,6 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
     wait_ready = awaited(SharedMap.wait_ready)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value under a key, or ``default``."""
         entry = self.member.find(key)
         return default if entry is None else self.member.body(entry)
 
@@ -65,11 +64,9 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
         on_full: Literal["drop_oldest", "disconnect"] = "drop_oldest",
         messages_max: int = SUBSCRIBER_MESSAGES_MAX,
     ) -> AsyncMapWatch[V]:
-        """See ``SharedMap.watch``."""
         return AsyncMapWatch(self.member.watch(key, prefix, messages_max, on_full), self._watch)
 
     async def close(self) -> None:
-        """See ``SharedMap.close``."""
         self._watch.unread()
         await asyncio.to_thread(self.member.leave)
         self._watch.leave()
@@ -82,7 +79,7 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
 
 
 class AsyncMapWatch(AsyncCloseable, Generic[V]):
-    """As ``MapWatch``: ``async for change in watch``, or ``await watch.get()``."""
+    """``MapWatch`` for asyncio: ``async for change in watch``, or ``await watch.get()``."""
 
     def __init__(self, watch: MapWatch[V], loop: Watch) -> None:
         own(self)
@@ -90,7 +87,6 @@ class AsyncMapWatch(AsyncCloseable, Generic[V]):
         self._loop = loop
 
     async def get(self, timeout: Seconds = None) -> MapChange[V] | None:
-        """See ``MapWatch.get``."""
         while True:
             ready = self.watch.available > 0 or await self._loop.wait(self.watch.ready, timeout)
             found = self.watch.get(0.0)
@@ -104,5 +100,4 @@ class AsyncMapWatch(AsyncCloseable, Generic[V]):
             yield found
 
     async def close(self) -> None:
-        """Hear no more."""
         await asyncio.to_thread(self.watch.close)

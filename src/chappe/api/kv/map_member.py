@@ -1,4 +1,4 @@
-"""A client of a shared map: what both faces of it, blocking and asyncio, stand on. Nothing here waits but ``leave``."""
+"""A client of a shared map, the base of its blocking and asyncio faces. Nothing here waits but ``leave``."""
 
 from __future__ import annotations
 
@@ -58,8 +58,6 @@ _TOO_LATE: Final = "the write to the map is not confirmed yet; it may still be d
 
 
 class MapMember(at_exit.Collectable, Generic[V]):
-    """See ``SharedMap`` for the arguments."""
-
     def __init__(
         self,
         servers: Sequence[str],
@@ -103,13 +101,12 @@ class MapMember(at_exit.Collectable, Generic[V]):
 
     @property
     def _sealed(self) -> MapSealing | None:
-        """What seals and opens; None if the map is plain."""
+        """The cipher of the map; None if the map is plain."""
         return self.sealing if self.sealing is not None and self.sealing.active else None
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def find(self, key: str) -> Entry | None:
-        """The entry of a key, if there is one."""
         entries = self.core.engine.entries
         if self._sealed is not None:
             return entries.get(index_of(key_of(self._sealed.key(encode_key(key)))))
@@ -121,29 +118,26 @@ class MapMember(at_exit.Collectable, Generic[V]):
         return found
 
     def body(self, entry: Entry) -> V:
-        """The value of an entry."""
         return self.codec.decode(self._opened(entry)[0])
 
     def properties(self, key: str) -> dict[str, str]:
-        """Raises KeyError."""
         entry = self.find(key)
         if entry is None:
             raise KeyError(key)
         return properties_of(without_session(self._opened(entry)[1]))
 
     def entries(self) -> list[Entry]:
-        """All entries at one moment; of a sealed map those whose keys somebody of the group has written."""
+        """Return all entries of one moment; of a sealed map those with keys that the group can open."""
         with self._lock:
             found = list(self.core.engine.entries.values())
         sealed = self._sealed
         return found if sealed is None else [each for each in found if sealed.plain_key(raw_key(each.key)) is not None]
 
     def snapshot(self) -> dict[str, V]:
-        """All keys and values at one moment."""
         return {self._key(each): self.body(each) for each in self.entries()}
 
     def chunks(self) -> Iterator[list[str]]:
-        """All keys at one moment, as many together as fit into one step."""
+        """Yield all keys of one moment, as many together as fit into one step."""
         chunk: list[str] = []
         size = 0
         for key in self.keys():
@@ -157,20 +151,19 @@ class MapMember(at_exit.Collectable, Generic[V]):
             yield chunk
 
     def keys(self) -> list[str]:
-        """All keys at one moment."""
         return [self._key(each) for each in self.entries()]
 
     def raw(self, entry: Entry) -> tuple[bytes, bytes, dict[str, str]]:
-        """Key and value in bytes, and the properties, of an entry."""
+        """Return key and value in bytes, and the properties, of an entry."""
         body, properties = self._opened(entry)
         return self._raw_key(raw_key(entry.key)), body, properties_of(without_session(properties))
 
     def left_s(self, entry: Entry) -> float | None:
-        """Seconds until the server deletes an entry, as far as it has told; None: it stays."""
+        """Return the seconds until the server deletes an entry, as far as it has told; None: it stays."""
         return self.core.left_s(entry, time.monotonic())
 
     def _opened(self, entry: Entry) -> tuple[bytes, bytes]:
-        """Value and properties. Raises Sealed."""
+        """Return value and properties. Raises Sealed."""
         value: Any = entry.value
         if self._sealed is not None:
             return self._sealed.open(raw_key(entry.key), value[0])
@@ -183,7 +176,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         return decode_key(entry.key if self._sealed is None else key_of(self._raw_key(raw_key(entry.key))))
 
     def change(self, told: KeyChanged) -> MapChange[V]:
-        """What a core told, for users. Raises InvalidData for a value that is not of the map's type."""
+        """Convert a core's change for users. Raises InvalidData for a value that is not of the map's type."""
         key = decode_key(key_of(self._raw_key(told.key)))
         value = before = None
         with suppress(InvalidData, Sealed):  # what it was matters less than that it is mended
@@ -201,11 +194,10 @@ class MapMember(at_exit.Collectable, Generic[V]):
         return self.codec.decode(body if self._sealed is None else self._sealed.open(key, body)[0])
 
     def events(self) -> list[object]:
-        """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
+        """Return the events since the last call. Raises MemberStopped if there are none, because of a defect."""
         return happened(self._events, self._turns.check)
 
     def check(self) -> None:
-        """Raise Closed or MemberStopped."""
         if self._turns.closed:
             raise Closed("the map was closed")
         self._turns.check()
@@ -220,7 +212,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         properties: Mapping[str, str] | None = None,
         session: bool = False,
     ) -> Step:
-        """A step as the core takes it; None deletes, and is expected where nothing is. Raises UsageError."""
+        """Make a step of the core; None deletes a key, and expects that it is missing. Raises UsageError."""
         ttl_ms, raw = encode_ttl(ttl_s), encode_properties(properties)
         encode = self._encode
         made = Step(
@@ -237,12 +229,10 @@ class MapMember(at_exit.Collectable, Generic[V]):
     def single_step(
         self, key: str, value: V, ttl_s: Seconds, properties: Mapping[str, str] | None, session: bool
     ) -> Step:
-        """As ``step`` of one key that is set."""
         raw = encode_properties(properties) if properties else b""
         return Step((self.entry_set(key, self._encode_set(value), encode_ttl(ttl_s), raw, session),))
 
     def single_steps(self, items: object, ttl_s: Seconds) -> Iterator[Step]:
-        """A step for each key that is set."""
         ttl_ms = encode_ttl(ttl_s)
         encode = self._encode_set
         for each in pairs(items, "items"):
@@ -252,7 +242,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
     def entry_set(
         self, key: str, body: bytes, ttl_ms: int, properties: bytes, session: bool = False
     ) -> tuple[bytes, bytes, int, bytes]:
-        """The write of one key in the form that the server gets. Raises Sealed.
+        """Return the write of one key in the form of the server. Raises Sealed.
 
         The mark of a session value is for the server, so it stays plain in a sealed map, as the ttl does.
         """
@@ -266,7 +256,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         return wire, self._sealed.seal(wire, body, properties) if body else b"", ttl_ms, mark
 
     def _expected(self, key: str, body: bytes) -> tuple[bytes, bytes]:
-        """What a server is to compare: of a sealed map with what is here, as it has the value in no other form."""
+        """Return the value to compare. A sealed one is compared with the copy here, which alone has the same bytes."""
         raw = encode_key(key)
         if self._sealed is None:
             return raw, body
@@ -279,7 +269,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         return wire, value[0]
 
     def writing(self, step: Step, wait: bool, timeout: Seconds) -> Steps[bool]:
-        """Write, after a wait for room, and wait for the outcome: whether what was expected was there."""
+        """Write, after a wait for room; return False if an expected value was not there."""
         deadline = deadline_after(timeout)
         while True:
             try:
@@ -328,7 +318,6 @@ class MapMember(at_exit.Collectable, Generic[V]):
             raise failed[0]
 
     def awaiting_ready(self, timeout: Seconds) -> Steps[None]:
-        """Wait for the first snapshot."""
         if not (yield (lambda: self.core.ready or bool(self.core.refusals)), timeout) or not self.core.ready:
             self.check()
             for server, why in self.core.refusals.items():
@@ -346,12 +335,12 @@ class MapMember(at_exit.Collectable, Generic[V]):
 
     @property
     def silent(self) -> list[str]:
-        """Servers that were not heard of lately."""
+        """Servers that have been silent lately."""
         return self.core.silent(time.monotonic())
 
     @property
     def passive(self) -> str:
-        """That servers are there, and none of them serves; empty if none is there."""
+        """A sentence if servers answer and all are passive; empty if none answers."""
         found = self.core.passive(time.monotonic())
         if not found:
             return ""
@@ -359,7 +348,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         return f"no map server is active: {' and '.join(found)} {are} passive, and {they} why"
 
     def awaiting(self, key: str, wanted: Callable[[V | None], bool], timeout: Seconds) -> Steps[V | None]:
-        """Wait until the value of a key is as wanted; returns it, or raises what looking at it raised."""
+        """Wait until the value of a key is as wanted; return it, or raise the error of ``wanted``."""
         found: list[V | None] = []
         failed: list[Exception] = []
 
@@ -409,7 +398,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
             return asked
 
     def _try_many(self, steps: list[Step]) -> tuple[Asked | None, int]:
-        """Write as many as there is room for; what answers for them, and how many."""
+        """Write as many as there is room for; return the question that their outcome answers, and their number."""
         asked = None
         with self._lock:
             self.check()
@@ -425,7 +414,6 @@ class MapMember(at_exit.Collectable, Generic[V]):
     # -- watching ----------------------------------------------------------------------------------------------------
 
     def watch(self, key: str | None, prefix: str | None, messages_max: int, on_full: str) -> MapWatch[V]:
-        """See ``SharedMap.watch``."""
         if on_full not in ("drop_oldest", "disconnect"):
             raise UsageError(f"on_full is drop_oldest or disconnect, not {on_full!r}")
         if messages_max < 1:
@@ -445,34 +433,30 @@ class MapMember(at_exit.Collectable, Generic[V]):
         return made
 
     def add_watch(self, watch: MapListener) -> None:
-        """Tell it of all changes from now on."""
         with self._lock:
             self.check()
             self._watches[watch] = None
             self.core.watched = True
 
     def forget_watch(self, watch: MapListener) -> None:
-        """It has ended; the lock is held."""
+        """Remove a watch that has ended; the lock is held."""
         self._watches.pop(watch, None)
         self.core.watched = bool(self._watches)
 
     # -- as a ``MapUser``, with the lock held --------------------------------------------------------------------------
 
     def resolved(self, effect: Resolve) -> None:
-        """A write is done, or has failed."""
         asked = self._asked.get(effect.ticket)
         if asked is not None:
             asked.answer(effect.outcome)
 
     def changed(self, effect: Deliver) -> None:
-        """Keys have changed: tell the watches."""
         changes: Sequence[KeyChanged] = effect.messages
         for watch in self._watches:
             for change in changes:
                 watch.told(change)
 
     def reported(self, event: object) -> None:
-        """Something has happened."""
         if isinstance(event, ConnectionRefused):
             self.refusal = f"; {event}"
         logger.log(logging.INFO if isinstance(event, MapServerFound) else logging.WARNING, "%s", event)
@@ -481,13 +465,13 @@ class MapMember(at_exit.Collectable, Generic[V]):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def begin_leave(self) -> None:
-        """See ``at_exit``: everything is sent as it comes."""
+        """Do nothing: writes are sent as they come."""
 
     def __repr__(self) -> str:
         return f"<SharedMap of {', '.join(self.core.servers)}>"
 
     def leave(self, timeout_s: float = CLOSE_S) -> list[str]:
-        """Close, after writes under way are confirmed, or time is up; what is left, in sentences."""
+        """Close, after writes under way are confirmed, or time is up; return sentences about the rest."""
         at_exit.remove(self)
         if self._turns.closed:
             return []
@@ -500,7 +484,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
 
 
 def _shown(sealing: MapSealing | None, key: bytes) -> str:
-    """The key that events name: of a sealed map the plain one, if it can be opened."""
+    """Return the key that events name: of a sealed map the plain one, if it can be opened."""
     plain: bytes | None = key
     if sealing is not None and sealing.active:
         try:

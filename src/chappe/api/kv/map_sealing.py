@@ -1,6 +1,6 @@
-"""Sealed shared maps as their clients have them: servers get neither keys nor values nor properties.
+"""Sealed shared maps at their clients: servers get neither keys nor values nor properties.
 
-Any thread may call. Files of keys are looked at again as they change.
+Any thread may call. Files of keys are read again when they change.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ NOTHING_LIKE_IT: Final = b"\0"  # what no sealed value is: expected where the co
 
 
 class MapSealing:
-    """Of one client.
-
-    Args:
-        name: Of the map. It is sealed as a whole if all that its keys are called is.
-    """
+    """The keys and ciphers of one client. Its map is sealed as a whole if all topics below ``name`` are."""
 
     def __init__(self, keys: Keys, name: str) -> None:
         from chappe.sealing.messages import MessageOpener
@@ -52,7 +48,6 @@ class MapSealing:
 
     @property
     def active(self) -> bool:
-        """Whether the map is sealed."""
         return self.group is not None
 
     def check_plain(self, key: bytes) -> None:
@@ -68,17 +63,17 @@ class MapSealing:
                 )
 
     def key(self, key: bytes) -> bytes:
-        """What stands for a key, or for how keys begin. Raises Sealed."""
+        """Seal a key, or a prefix of keys. Raises Sealed."""
         with self._lock:
             return self._keys().seal(key)
 
     def plain_key(self, sealed: bytes) -> bytes | None:
-        """The key that is meant; None if nobody of the group has written it. Raises Sealed."""
+        """Open a key; None if no member of the group has written it. Raises Sealed."""
         with self._lock:
             return self._keys().open(sealed)
 
     def seal(self, sealed_key: bytes, body: bytes, properties: bytes) -> bytes:
-        """What stands for a value and its properties. Raises Sealed."""
+        """Seal a value and its properties. Raises Sealed."""
         from chappe.sealing.messages import VALUE
 
         with self._lock:
@@ -88,7 +83,7 @@ class MapSealing:
             return self._sealer.seal(ring.newest, VALUE, (self._place, sealed_key), text, time.time_ns() // 1000)
 
     def open(self, sealed_key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
-        """A value and its properties. Raises Sealed if it cannot be opened."""
+        """Open a value and its properties. Raises Sealed."""
         with self._lock:
             entry = sealed_key + b"\n" + sealed
             found = self._opened.get(entry)
@@ -131,7 +126,7 @@ class MapSealing:
         return self._cipher
 
     def _check(self) -> Ring:
-        """What to seal with. Raises Sealed."""
+        """Return the ring to seal with. Raises Sealed."""
         ring = self._ring()
         assert self.group is not None
         refusal = self._held.refusal(self.group)

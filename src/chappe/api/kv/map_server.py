@@ -1,4 +1,4 @@
-"""The server of a shared map in this process."""
+"""A server of a shared map in this process."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from chappe.transports.maps import MapAddress
 
 @dataclass(frozen=True, slots=True)
 class MapServerStatus:
-    """What a map server has; ``clients`` are those of chappe that follow, and others that take a snapshot just now.
+    """The state of a map server.
 
+    ``clients`` counts followers that are programs of chappe, and other programs that take a snapshot just now.
     ``refused`` counts connections and requests to sockets of its identity that permissions do not allow;
-    ``refusals`` of these what others wanted and may not, by their identity.
+    ``refusals`` counts the actions that were not allowed, by identity.
     """
 
     address: str
@@ -50,26 +51,26 @@ class MapServerStatus:
 
 
 class MapServer(NodeHost):
-    """Orders what is written to a shared map, and serves it to any number of ``SharedMap`` and programs of the Guide's.
+    """Orders the writes to a shared map, and serves it to any number of ``SharedMap`` and programs of the Guide's.
 
     Args:
         listen: ``HOST:PORT``; the two ports behind it are used too. Loopback and port 5570 by default, where the
             Guide's has 5556, which is a tower's here; port 0: three free ones in a row.
         backend: Where the map is kept: ``memory`` (while this is open), ``sqlite`` or ``rocksdb``.
-        path: Of the backend's file or folder; made if it is not there. One server at a time.
+        path: The backend's file or folder; made if missing. One server at a time.
         model: How programs of the Guide's write: 5, they push to one server, or 6, they publish to a pair. By default 6
             for a server of a pair.
         partner: ``HOST:PORT`` of the other server of a pair; ``role`` is this one's, ``primary`` or ``backup``.
-        pair: A name for the pair, which both servers and the witness are given alike.
-        witness: ``HOST:PORT`` of a ``Witness``, for both servers or none: it decides who serves when the two do not see
-            each other.
-        link: Where this server tells of itself, and where its partner does: the port behind the three of each by
-            default. The Guide's primary uses port 5003 for it, its backup 5004.
-        name: Of the map, if there are several: maps of chappe that are given another name do not take this for theirs.
-            Rules go by it: a key's topic is the name, a slash, and the key without its first slash.
-        security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` names. With
-            keys it serves only programs of chappe's whom the permissions know; without, whoever reaches the ports may
-            read and write. Beyond this machine a choice has to be made.
+        pair: A name for the pair, the same for both servers and the witness.
+        witness: ``HOST:PORT`` of a ``Witness``, for both servers or none: it decides which server serves when the two
+            do not see each other.
+        link: The addresses at which this server and its partner exchange their states: by default the port behind the
+            three of each. The Guide's primary uses port 5003 for it, its backup 5004.
+        name: The map's name, if there are several: maps of chappe with another name do not take this for theirs.
+            Rules use it: a key's topic is the name, a slash, and the key without its first slash.
+        security: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for the identity of ``CHAPPE_IDENTITY``. With
+            keys it serves only programs of chappe's that the permissions know; without, any program that reaches the
+            ports may read and write. Beyond this machine a choice has to be made.
 
     Raises:
         AddressInUse: One of the ports is taken.
@@ -133,11 +134,11 @@ class MapServer(NodeHost):
 
     @property
     def address(self) -> str:
-        """What clients are given."""
+        """The address to give to clients."""
         return str(self._ports.address)
 
     def status(self) -> MapServerStatus:
-        """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
+        """Return numbers for people and monitors. Raises MemberStopped after a defect."""
         self._node.turns.check()
         core = self._ports.core
         with self._node.lock:
@@ -159,7 +160,7 @@ class MapServer(NodeHost):
 
 def _paired(address: MapAddress, partner: str | None, role: str | None, pair: str, witness: str | None,
             link: tuple[str, str] | None, gate: Gate | None) -> PairAddresses | None:  # fmt: skip
-    """The addresses of a pair: of the partner, the witness, and of what the two tell each other. Raises UsageError."""
+    """Return the addresses of a pair: of the partner, the witness, and of the link. Raises UsageError."""
     if partner is None:
         if role is not None or pair or witness is not None or link is not None:
             raise UsageError("role, pair, witness and link are for a server of a pair: give its partner's address, too")

@@ -47,7 +47,7 @@ _BYTES: Final = Codec[bytes](bytes)
 
 
 class Typed(NamedTuple):
-    """An entry, or a change, as those of data stores are taken by bridges."""
+    """An entry or a change, in the form of data stores' that bridges use."""
 
     key: Value
     version: int
@@ -55,7 +55,7 @@ class Typed(NamedTuple):
 
 
 class MapStore:
-    """See the module. Whoever has the map closes it."""
+    """A view of a shared map; closing the map remains the caller's task."""
 
     role: Literal["master"] = "master"  # what it has written is done
 
@@ -72,7 +72,6 @@ class MapStore:
         self.given_up: Callable[[], bool] = lambda: False  # whether who writes wants to wait for a server no longer
 
     def follow(self) -> None:
-        """Remember changes from now on, for ``changes_since``."""
         with self._member.driver.lock:
             if self._feed is None:
                 made = _Feed(self._member.core.engine.version)
@@ -80,7 +79,6 @@ class MapStore:
                 self._feed = made
 
     def leave(self) -> None:
-        """Remember no more."""
         if self._feed is not None:
             with self._member.driver.lock:
                 self._member.forget_watch(self._feed)
@@ -89,11 +87,10 @@ class MapStore:
 
     @property
     def version(self) -> int:
-        """The number of the last change here."""
         return self._member.core.engine.version if self._feed is None else self._feed.version
 
     def snapshot(self) -> list[Typed]:
-        """All entries, of one moment. Raises StaleData before there was a snapshot of a server."""
+        """Return all entries of one moment. Raises StaleData before the first snapshot of a server."""
         self._member.check()
         if not self._shared.ready:
             raise StaleData(f"the map of {self.name} has had no server yet")
@@ -105,11 +102,9 @@ class MapStore:
         return found
 
     def items(self) -> list[tuple[Any, Any]]:
-        """All keys and values, of one moment."""
         return [(each.key, each.typed.value) for each in self.snapshot()]
 
     def get(self, key: object, default: Any = None) -> Any:
-        """The value under a key."""
         entry = self._member.find(_text(to_value(key)))
         if entry is None:
             return default
@@ -117,7 +112,7 @@ class MapStore:
         return self._entry(raw, body, entry.version).value
 
     def changes_since(self, version: int) -> list[Typed] | None:
-        """All changes after ``version``; None if they are not remembered any more: take a ``snapshot`` then."""
+        """Return all changes after ``version``; None if some are forgotten: take a ``snapshot`` then."""
         self._member.check()
         assert self._feed is not None
         with self._member.driver.lock:
@@ -132,13 +127,13 @@ class MapStore:
         return found
 
     def watch(self) -> AbstractContextManager[None]:
-        """Changes end waits as it is."""
+        """Return an empty context: changes end waits without a watch."""
         return nullcontext()
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def fits(self, key: Value, value: Value, *, gone: bool) -> None:
-        """Raise InvalidData for what cannot be in this map."""
+        """Raise InvalidData for a key or value that this map cannot hold."""
         try:
             encode_key(_text(key))
             if not gone:
@@ -147,13 +142,12 @@ class MapStore:
             raise InvalidData(str(problem)) from None
 
     def put(self, key: object, value: object, *, expiry_s: Seconds = None, timeout: Seconds = WAIT_S) -> None:
-        """Set a value."""
         self.put_many([(key, value)], expiry_s=expiry_s, timeout=timeout)
 
     def put_many(self, items: Items, *, expiry_s: Seconds = None, timeout: Seconds = None) -> None:
-        """Set many values; returns when all are done, or raises the first error then.
+        """Set many values; return when all are done, or raise the first error then.
 
-        Raises Closed if ``given_up`` while no server confirms what is written: it may still be done.
+        Raises Closed if ``given_up`` while no server confirms writes: they may still be done.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         steps = (self._step(key, value, expiry_s) for key, value in pairs)
@@ -215,7 +209,7 @@ class MapStore:
 
 
 def as_store(store: DataStore | SharedMap[Any]) -> DataStore | MapStore:
-    """A data store as it is, a shared map with the face of one."""
+    """Return a data store as it is, a shared map with the face of one."""
     return MapStore(store) if isinstance(store, SharedMap) else store
 
 
@@ -228,7 +222,6 @@ class _Feed:
         self._bytes = 0
 
     def told(self, change: KeyChanged) -> None:
-        """A key has changed; the lock is held."""
         self.version += 1
         if len(self._told) == STORE_CHANGES_MAX:
             self._forget()
@@ -238,13 +231,12 @@ class _Feed:
             self._forget()
 
     def since(self, version: int) -> list[tuple[int, KeyChanged]] | None:
-        """Those after ``version``, which is not asked for again; None if some are forgotten. The lock is held."""
+        """Return changes after ``version``, and forget older ones; None if some are gone. The lock is held."""
         while self._told and self._told[0][0] <= version:
             self._forget()
         return list(self._told) if len(self._told) == self.version - version else None
 
     def close(self) -> None:
-        """The map is closed."""
         self._told.clear()
 
     def _forget(self) -> None:
@@ -271,7 +263,6 @@ def _is_mark(key: Value) -> bool:
 
 
 def _text(key: Value) -> str:
-    """The key in the map."""
     if isinstance(key, str | bytes):
         return decode_key(key)
     if type(key) is tuple and _is_mark(key):
@@ -280,7 +271,6 @@ def _text(key: Value) -> str:
 
 
 def _mark_of(key: str) -> Value | None:
-    """The mark that a key stands for."""
     name, bracket, rest = key.partition("/[")
     if not key.startswith(MARKS) or not bracket:
         return None

@@ -1,4 +1,4 @@
-"""What users of shared maps hand in and get: keys, values, changes."""
+"""Keys, values and changes of shared maps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ TTL_S_MAX: Final = chp.TTL_MS_MAX / 1000
 
 
 class MapOptions(TypedDict, total=False):
-    """What a map may be told beside its servers and what its values are; see ``SharedMap``."""
-
     subtree: str | Iterable[str]
     model: Literal[5, 6] | None
     name: str
@@ -30,7 +28,7 @@ class MapOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class MapChange(Generic[V]):
-    """What became of one key: its value now and before, None where there is none.
+    """A change of one key: its value now and before, None where there is none.
 
     A value ``before`` that is not of the map's type is None, too.
     """
@@ -42,7 +40,7 @@ class MapChange(Generic[V]):
 
 
 class Codec(Generic[V]):
-    """How values become bytes: ``bytes`` and ``str`` as they are, ``json`` any JSON, else a type of msgspec as JSON."""
+    """Converts values to bytes: ``bytes``, ``str``, any JSON for ``json``, else a type of msgspec as JSON."""
 
     def __init__(self, values: Any) -> None:
         self._encode: Callable[[Any], bytes]
@@ -69,7 +67,7 @@ class Codec(Generic[V]):
             self._encode = _as_json if values == "json" else checked
 
     def encode(self, value: V) -> bytes:
-        """Raises UsageError for anything that is not such a value, or that is empty."""
+        """Raise UsageError for a value of another type, or an empty one."""
         try:
             raw = self._encode(value)
         except (TypeError, ValueError, UnicodeError, msgspec.MsgspecError) as error:
@@ -81,7 +79,7 @@ class Codec(Generic[V]):
         return raw
 
     def decode(self, raw: bytes) -> V:
-        """Raises InvalidData if others have written something that is not such a value."""
+        """Raise InvalidData if others have written something that is not such a value."""
         try:
             found: V = self._decode(raw)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -90,14 +88,12 @@ class Codec(Generic[V]):
 
 
 def check_name(name: str) -> str:
-    """The name of a map. Raises UsageError."""
     if not isinstance(name, str) or not name.isprintable() or len(name) > MAP_NAME_CHARACTERS_MAX:
         raise UsageError(f"the name of a map has up to {MAP_NAME_CHARACTERS_MAX} characters that can be printed")
     return name
 
 
 def encode_key(key: str) -> bytes:
-    """The bytes of a key. Raises UsageError."""
     if not isinstance(key, str):
         raise UsageError(f"a key is a str, not {key!r}")
     try:
@@ -112,12 +108,12 @@ def encode_key(key: str) -> bytes:
 
 
 def decode_key(key: object) -> str:
-    """A key as the engine has it, for users; what is not UTF-8 is escaped with surrogates."""
+    """Convert an engine's key for users; bytes that are not UTF-8 are escaped with surrogates."""
     return key if type(key) is str else key.decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
 
 
 def encode_ttl(ttl_s: float | None) -> int:
-    """A time to live in milliseconds; 0 for ever. Raises UsageError."""
+    """Convert a time to live to milliseconds; 0 is for ever. Raises UsageError."""
     if ttl_s is None:
         return 0
     if not 0 < ttl_s <= TTL_S_MAX:
@@ -126,7 +122,6 @@ def encode_ttl(ttl_s: float | None) -> int:
 
 
 def encode_properties(properties: Mapping[str, str] | None) -> bytes:
-    """Properties as the protocol has them. Raises UsageError."""
     if not properties:
         return b""
     raw = "".join([f"{name}={value}\n" for name, value in properties.items()]).encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Watching a shared map: what became of its keys, in the order in which it happened."""
+"""Watches of a shared map: changes of its keys, in their order."""
 
 from __future__ import annotations
 
@@ -14,29 +14,23 @@ from chappe.runtime.driver import Driver
 
 
 class MapListener(Protocol):
-    """What is told of changes, with the lock held."""
+    """A listener to changes, called with the lock held."""
 
-    def told(self, change: KeyChanged) -> None:
-        """A key has changed."""
+    def told(self, change: KeyChanged) -> None: ...
 
-    def close(self) -> None:
-        """The map is closed."""
+    def close(self) -> None: ...
 
 
 class Watched(Protocol[V]):
-    """What is watched: a client of a map."""
-
     driver: Driver
 
-    def change(self, told: KeyChanged) -> MapChange[V]:
-        """What a core told, for users."""
+    def change(self, told: KeyChanged) -> MapChange[V]: ...
 
-    def forget_watch(self, watch: Any) -> None:
-        """It has ended; the lock is held."""
+    def forget_watch(self, watch: Any) -> None: ...
 
 
 class MapWatch(Queued[MapChange[V]], Generic[V]):
-    """Changes of the keys that are watched. Made by ``SharedMap.watch``.
+    """Changes of the watched keys. Made by ``SharedMap.watch``.
 
     Where more waits than ``messages_max`` the oldest are dropped, and counted in ``dropped``; with
     ``on_full="disconnect"`` the watch ends with BufferFull.
@@ -53,18 +47,18 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
         self._disconnect = disconnect
 
     def get(self, timeout: Seconds = None) -> MapChange[V] | None:
-        """The next change, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+        """Return the next change, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
 
         Raises:
             BufferFull: It was too slow, and has ended.
-            InvalidData: Somebody has set what is not of the map's type; the next call goes on with what came then.
+            InvalidData: A program has set a value of another type; the next call goes on with the changes after it.
             Closed: It, or the map, was closed.
         """
         found = self.get_many(1, timeout)
         return found[0] if found else None
 
     def poll(self) -> list[MapChange[V]]:
-        """All that are there; never waits. Raises as ``get``."""
+        """Return all changes that are there; never waits. Raises as ``get``."""
         return self.get_many(self.available or 1, 0.0)
 
     def __iter__(self) -> Iterator[MapChange[V]]:
@@ -74,11 +68,11 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
             yield found
 
     def call_back(self, function: Callable[[MapChange[V]], object]) -> None:
-        """A thread calls ``function`` with each; for the maker of this."""
+        """Call ``function`` with each change in a thread; for the maker of this."""
         self._waiting.call_back(self.get, function, "chappe-map-watch")
 
     def told(self, change: KeyChanged) -> None:
-        """A key has changed; the lock is held."""
+        """Take a change; the lock is held."""
         if not self._wanted(change.key) or (self._disconnect and self.dropped):
             return
         if len(self._queue) >= self._messages_max:
@@ -91,7 +85,7 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
         self._waiting.changed()
 
     def ready(self) -> bool:
-        """Whether ``get`` would not wait."""
+        """True if ``get`` would not wait."""
         return bool(self._queue) or (self._disconnect and self.dropped > 0) or self._waiting.closed
 
     def _shown(self, found: list[Any]) -> list[MapChange[V]]:
@@ -108,7 +102,6 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
         return shown
 
     def _put_back(self, found: list[Any]) -> None:
-        """They were taken too early."""
         with self._lock:
             if not self._waiting.closed:
                 room = max(0, self._messages_max - len(self._queue))

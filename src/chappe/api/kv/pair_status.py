@@ -10,10 +10,10 @@ from chappe.replication.binary_star.messages import NAMES
 
 @dataclass(frozen=True, slots=True)
 class PairStatus:
-    """What one server of a pair knows.
+    """The state of one server of a pair.
 
-    ``confirms`` says what may be confirmed to clients: ``paired``, what the partner has too; ``alone``, without it; or
-    ``nothing`` now. ``partner`` is ``unknown``, ``here`` or ``silent``.
+    ``confirms`` says which writes may be confirmed to clients: ``paired``, those that the partner has too; ``alone``,
+    also without it; or ``nothing`` now. ``partner`` is ``unknown``, ``here`` or ``silent``.
     """
 
     role: str
@@ -24,5 +24,4 @@ class PairStatus:
 
 
 def pair_status(star: BinaryStar) -> PairStatus:
-    """That of this one."""
     return PairStatus(NAMES[star.role], NAMES[star.state], star.term, star.confirms, star.partner)

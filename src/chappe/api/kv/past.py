@@ -12,10 +12,10 @@ from chappe.kv.history import PastChange
 
 @dataclass(frozen=True, slots=True)
 class DataStoreRevision:
-    """One change in the history of a key: ``operation`` is ``put``, ``erase`` or ``expire``, ``value`` of a put alone.
+    """One change in the history of a key; ``operation`` is ``put``, ``erase`` or ``expire``, and a put has a ``value``.
 
-    ``revision`` is the master's number of the write, and rises from one to the next. ``at_ns`` is when the master did
-    it, in nanoseconds since 1970, ``publisher`` who wrote; both are None of a value from before the history.
+    ``revision`` is the master's number of the write, and rises from one to the next. ``at_ns`` is the master's time of
+    it, in nanoseconds since 1970, ``publisher`` the writer; both are None of a value from before the history.
     """
 
     key: Any
@@ -28,7 +28,6 @@ class DataStoreRevision:
 
 
 def revisions_of(key: Any, found: tuple[PastChange, ...]) -> list[DataStoreRevision]:
-    """A key's history as a core told it, for users."""
     return [
         DataStoreRevision(key, each.revision, each.kind, to_python(each.value), each.at_ns, each.publisher, each)
         for each in found

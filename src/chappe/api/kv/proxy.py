@@ -1,4 +1,4 @@
-"""Asking a data store now and taking the answers later."""
+"""Questions to a data store whose answers are taken later."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ANSWERS_MAX: Final = 65_536  # questions that were asked and whose answers nobod
 
 @dataclass(frozen=True, slots=True)
 class DataStoreAnswer:
-    """The answer to one question: its number, and what came of it. ``error`` is set if it failed."""
+    """The answer to one question, with its number; ``error`` is set if the question failed."""
 
     id: int
     value: Any = None
     error: ChappeError | None = None
 
     def take(self) -> Any:
-        """The value; raises the error if there is one."""
+        """Return the value; raise the error if there is one."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -35,7 +35,7 @@ class DataStoreAnswer:
 class DataStoreProxy(Queued[DataStoreAnswer]):
     """Asks a store without waiting. Every question has a number, which its answer has too.
 
-    Made by ``DataStore.proxy``. Answers come in the order of the questions, but for those of ``put_unique`` and
+    Made by ``DataStore.proxy``. Answers come in the order of the questions, except those of ``put_unique`` and
     ``history``, which come when the master has answered. Use from several threads is safe.
     """
 
@@ -67,14 +67,14 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         return self._read(lambda: self._store.keys(prefix))
 
     def history(self, key: object, *, timeout: Seconds = WAIT_S) -> int:
-        """Ask for the history of a key, as ``DataStore.history`` tells it."""
+        """Ask for the history of a key, as ``DataStore.history`` returns it."""
         attached = self._store.attached
         return self._ask(
             lambda: attached.begin_history(key, timeout), lambda asked: attached.history_outcome(key, asked)
         )
 
     def get_index_from_value(self, key: object, index: object) -> int:
-        """Ask what lies at an index of a value; NoSuchKey is the error if there is nothing."""
+        """Ask for the value at an index of a value; NoSuchKey is the error if there is nothing."""
 
         def read() -> Any:
             found = self._store.get_index_from_value(key, index, MISSING)
@@ -85,7 +85,7 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         return self._read(read)
 
     def put_unique(self, key: object, value: object, *, expiry_s: float | None = None) -> int:
-        """Set a value if there is none; the answer is whether it did.
+        """Set a value if there is none; the answer is True if it did.
 
         Raises:
             BufferFull: There is no room for another write at present, or too many answers were not taken.
@@ -98,7 +98,7 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
     # -- answers --------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> DataStoreAnswer | None:
-        """The next answer, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+        """Return the next answer, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
 
         Raises:
             Closed: The proxy, its store or its endpoint was closed, and all answers were taken.
@@ -109,7 +109,7 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
     # -- inside ---------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Ask no more; writes that were asked for are still done, and answers that are there can still be taken."""
+        """Ask no more; writes under way are still done, and answers that are there can still be taken."""
         self._store.attached.proxies.pop(self, None)
         self._asked.clear()
 
@@ -132,7 +132,7 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         return number
 
     def _ask(self, ask: Callable[[], Asked | None], take: Callable[[Asked], Any]) -> int:
-        """Ask what the master answers later; ``take`` makes the value of the answer. Raises BufferFull."""
+        """Ask a question that the master answers later; ``take`` makes the value of the answer. Raises BufferFull."""
         number = self._number()
         with self._lock:
             try:
@@ -148,7 +148,6 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         return number
 
     def _answered(self, number: int, take: Callable[[Asked], Any]) -> None:
-        """The answer is there; the lock is held."""
         asked = self._asked.pop(number, None)
         if asked is not None:
             try:
