@@ -1,4 +1,4 @@
-"""What can be read of a data store, without ever waiting: the same for both faces, blocking and asyncio."""
+"""The reading half of a data store, which never waits: the same for its blocking and asyncio faces."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ class ReadableStore(ABC):
 
     @property
     def entity(self) -> Entity:
-        """Who this is: the publisher of its writes."""
+        """The entity that is the publisher of its writes."""
         return self.core.entity
 
     @property
     def ready(self) -> bool:
-        """Whether it may be read: a master always, a clone once it has all data, until it is stale."""
+        """True while it may be read: a master always, a clone once it has all data, until it is stale."""
         return self.part.entries is not None
 
     def chain(self) -> ChainServerStatus | None:
-        """What the server of a master on a chain knows of that; None of any other store.
+        """Return the status of the chain server below a master on a chain; None for any other store.
 
-        Raises MemberStopped if it met a defect.
+        Raises MemberStopped after a defect.
         """
         server = self.attached.chain
         return None if server is None else server.status()
@@ -74,7 +74,7 @@ class ReadableStore(ABC):
     # -- reading --------------------------------------------------------------------------------------
 
     def get(self, key: object, default: Any = None) -> Any:
-        """The value under a key, or ``default``.
+        """Return the value under a key, or ``default``.
 
         Raises:
             StaleData: A clone was without its master for too long, or has never had one. So does all reading.
@@ -91,9 +91,9 @@ class ReadableStore(ABC):
         return value if type(value) in _PLAIN else to_python(value)
 
     def get_index_from_value(self, key: object, index: object, default: Any = None) -> Any:
-        """What lies at an index of the value under a key; ``default`` if there is nothing.
+        """Return the value at an index of the value under a key; ``default`` if there is none.
 
-        That is an element of a vector, the value under a key of a table, or whether it is a member of a set; of
+        That is an element of a vector, the value under a key of a table, or True for a member of a set; of
         anything else the value itself.
 
         Raises:
@@ -105,13 +105,13 @@ class ReadableStore(ABC):
             return default
 
     def exists(self, key: object) -> bool:
-        """Whether there is a value under a key."""
+        """Return True if there is a value under a key."""
         return self.attached.engine().exists(to_value(key))
 
     def entry(self, key: object) -> DataStoreEntry | None:
-        """The value under a key with its revision, and when it expires, of one moment; None if there is none.
+        """Return value, revision and expiry of a key, of one moment; None if there is no value.
 
-        A durable master shows what is on its disk: ``get`` shows a write a moment earlier.
+        A durable master shows the entry on its disk: ``get`` shows a write a moment earlier.
 
         Raises:
             InvalidOperation: This is a clone whose master is not one of chappe: that tells neither.
@@ -123,7 +123,7 @@ class ReadableStore(ABC):
             return None if found is None else self._told(found, self.core.revision_of(found))
 
     def expires_ns(self, key: object) -> int | None:
-        """When the entry of a key expires, in nanoseconds since 1970; None if it never does.
+        """Return the expiry of a key, in nanoseconds since 1970; None if it never expires.
 
         Raises:
             NoSuchKey: Nothing is stored under the key.
@@ -135,15 +135,15 @@ class ReadableStore(ABC):
         return found.expires_ns
 
     def keys(self, prefix: str | None = None) -> list[Any]:
-        """All keys, the oldest first; with ``prefix`` those that are strings and begin so."""
+        """Return all keys, the oldest first; with ``prefix`` those that are strings and begin so."""
         return [to_python(each.key) for each in self._entries(prefix)]
 
     def items(self, prefix: str | None = None) -> list[tuple[Any, Any]]:
-        """All keys and values, the oldest first; with ``prefix`` as ``keys``."""
+        """Return all keys and values, the oldest first; with ``prefix`` as ``keys``."""
         return [(to_python(each.key), to_python(each.value)) for each in self._entries(prefix)]
 
     def snapshot(self, prefix: str | None = None) -> list[DataStoreEntry]:
-        """All entries, of one moment; with ``prefix`` as ``keys``. Their ``revision`` is None: see ``entry``."""
+        """Return all entries, of one moment; with ``prefix`` as ``keys``. Their ``revision`` is None."""
         return [self._told(each, None) for each in self._entries(prefix)]
 
     @property
@@ -152,7 +152,7 @@ class ReadableStore(ABC):
         return self.core.engine.version
 
     def changes_since(self, version: int) -> list[DataStoreEvent] | None:
-        """What has changed after ``version``; None if that is not remembered any more: take a ``snapshot`` then.
+        """Return the changes after ``version``; None if some are forgotten: take a ``snapshot`` then.
 
         A durable master shows changes a moment before they are durable; None if one of them was taken back.
         """
@@ -176,11 +176,11 @@ class ReadableStore(ABC):
         return iter(self.keys())
 
     def __bool__(self) -> bool:
-        """True also while it is empty."""
+        """Return True, also for an empty store."""
         return True
 
     def _repr_html_(self) -> str:
-        """The oldest entries as a table, in notebooks."""
+        """Show the oldest entries as a table, in notebooks."""
         if not self.ready:
             return table(f"data store {self.name}, {self.role}: it has no data yet", ENTRY_COLUMNS, (), 0)
         found = self._entries()

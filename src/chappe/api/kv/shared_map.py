@@ -1,4 +1,4 @@
-"""A shared map as its users hold it: the keys and values that many programs share."""
+"""A shared map: keys and values of many programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S: Final = 10.0  # a write waits this long for its outcome, and a new map f
 
 
 class ReadableMap(Generic[V]):
-    """The half of ``SharedMap`` and ``AsyncSharedMap`` that never waits, and what both write by."""
+    """The half of ``SharedMap`` and ``AsyncSharedMap`` that never waits."""
 
     member: MapMember[V]
 
@@ -40,18 +40,18 @@ class ReadableMap(Generic[V]):
 
     @property
     def ready(self) -> bool:
-        """Whether there was a snapshot; before, the map is empty."""
+        """True once there was a snapshot; before, the map is empty."""
         return self.member.core.ready
 
     @property
     def pending(self) -> int:
-        """Writes that are not confirmed yet."""
+        """The number of unconfirmed writes."""
         return self.member.core.pending
 
     def events(self) -> list[object]:
-        """What happened since the last call: servers found and lost, writes refused (``chappe.kv.chp.events``).
+        """Return the events since the last call: servers found and lost, writes refused (``chappe.kv.chp.events``).
 
-        Raises MemberStopped if nothing did, because it met a defect.
+        Raises MemberStopped if there are none, because of a defect.
         """
         return self.member.events()
 
@@ -73,21 +73,21 @@ class ReadableMap(Generic[V]):
         return iter(self.member.keys())
 
     def __bool__(self) -> bool:
-        """True also while it is empty."""
+        """Return True, also for an empty map."""
         return True
 
     def snapshot(self) -> dict[str, V]:
-        """All keys and values, of one moment."""
+        """Return all keys and values, of one moment."""
         return self.member.snapshot()
 
     def _repr_html_(self) -> str:
-        """The first entries as a table, in notebooks."""
+        """Show the first entries as a table, in notebooks."""
         found = self.snapshot()
         title = f"shared map, {self.state}: {many(len(found), 'entry', 'entries')}"
         return table(title, ("key", "value"), found.items(), len(found))
 
     def properties(self, key: str) -> dict[str, str]:
-        """The properties that were written with a key, without its ttl. Raises KeyError."""
+        """Return the properties that were written with a key, without its ttl. Raises KeyError."""
         return self.member.properties(key)
 
     def _done(self, step: Step, wait: bool, timeout: Seconds) -> Steps[None]:
@@ -97,35 +97,36 @@ class ReadableMap(Generic[V]):
 class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
     """Keys and values that many programs share through a map server, or a pair of them, as a mapping of Python.
 
-    Reading never waits and never fails: it shows what is in memory here, which a server keeps up to date. While no
-    server answers (``state``) it shows what was there last. Writing goes through the server, in one order that all see.
+    Reading never waits and never fails: it shows the data in memory here, which a server keeps up to date. While no
+    server answers (``state``) it shows the last state. Writing goes through the server, in one order for all.
     ``map[key] = value``, ``del map[key]`` and ``set`` return when the write is done: ordered, durable if the server has
     a backend, at both servers if there are two, and in this map. Use from several threads is safe.
 
-    Servers are ``MapServer``, or the programs of the ZeroMQ Guide's models 5 and 6; see the documentation on what these
-    cannot do.
+    Servers are ``MapServer``, or the programs of the ZeroMQ Guide's models 5 and 6; the documentation lists the limits
+    of these.
 
     Args:
         servers: ``HOST:PORT`` of one server or several, of which one is followed.
-        subtree: Only keys that begin so, one or several; by convention ``/a/b/``.
-        values: What values are: ``bytes``, ``str``, ``"json"`` for anything that JSON has, or a type that msgspec
-            knows, kept as JSON.
-        model: Of the Guide's programs where servers are such: 5 (one server) or 6 (a pair, the default for several).
-        name: Of the map, if there are several: a server of chappe's with another name is not followed.
-        security: Who we are, if servers have keys: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what
-            ``CHAPPE_IDENTITY`` names. Servers have to be allowed to ``attach-master``; ``hub@HOST:PORT`` says which
-            identity is there, where several may.
-        timeout: How long to wait for the first snapshot; None: for ever, 0: not at all.
+        subtree: One or several prefixes of keys, by convention ``/a/b/``; other keys are left out.
+        values: The type of values: ``bytes``, ``str``, ``"json"`` for any JSON, or a type that msgspec knows, kept as
+            JSON.
+        model: The model of servers that are the Guide's programs: 5 (one server) or 6 (a pair, the default for
+            several).
+        name: The map's name, if there are several: a server of chappe's with another name is not followed.
+        security: ``Keys("DIRECTORY/NAME")`` if servers have keys, ``"plain"``, or None for the identity of
+            ``CHAPPE_IDENTITY``. Servers need the permission to ``attach-master``; ``hub@HOST:PORT`` names the identity
+            there, where several may be servers.
+        timeout: How long to wait for the first snapshot, in seconds; None: for ever, 0: not at all.
 
     Raises (every write):
         TimedOut: It is not confirmed yet; it may still be done.
         WriteUnknown: The server, a program of the Guide's, was lost before the write came back; or more than 131,072
-            writes of all clients failed of which nobody said that he knew, and the server forgot what became of it.
+            failed writes of all clients were not acknowledged, and the server forgot the outcome of this one.
         BackendFailure: The server's disk refused it; it is not done.
         InvalidOperation: The server refused it.
         NotPermitted: The permissions do not allow it.
         BufferFull: There was no room for it in time; it is not done.
-        UsageError: A key or value that the map cannot have, an empty one among them.
+        UsageError: A key or value that the map cannot have, such as an empty one.
         RecordTooLarge: A value beyond 16 MB, or a step of several keys beyond 15 MB.
         Closed: The map was closed.
     """
@@ -179,13 +180,13 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         wait: bool = True,
         timeout: Seconds = WAIT_S,
     ) -> None:
-        """Set a value. With ``ttl`` the server deletes the key so many seconds later, unless it is set again.
+        """Set a value. With ``ttl`` the server deletes the key after this many seconds, unless it is set again.
 
-        With ``session`` the value ends with this map: the server deletes it when the map is closed, or was not heard of
-        for 10 s, as its process was killed. It stays if the map was only cut off and comes back within that time, and
-        if servers take over from each other. Once anybody sets the key without ``session`` the value stays.
+        With ``session`` the value ends with this map: the server deletes it when the map is closed, or has been silent
+        for 10 s because its process was killed. It stays if the map was only cut off and comes back within that time,
+        and if servers take over from each other. Once any client sets the key without ``session`` the value stays.
 
-        For the rest, and for what all writes raise, see the class.
+        The class has the other arguments, and the errors of all writes.
 
         Raises:
             InvalidOperation: With ``session``: the server is not one of chappe, which alone can do this; or 65,536
@@ -201,7 +202,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
     def set_many(
         self, items: Mapping[str, V] | Iterable[tuple[str, V]], *, ttl: Seconds = None, timeout: Seconds = None
     ) -> None:
-        """Set many values, each for itself, much faster than one by one; raises the first error when all are done."""
+        """Set many values, each on its own, much faster than one by one; raise the first error when all are done."""
         steps = self.member.single_steps(items, ttl)
         return self._run(self.member.writing_many(steps, timeout))
 
@@ -215,14 +216,14 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         properties: Mapping[str, str] | None = None,
         timeout: Seconds = WAIT_S,
     ) -> bool:
-        """Write several keys in one step: everybody sees all of it or nothing. None deletes a key.
+        """Write several keys in one step: every client sees all of it or nothing. None deletes a key.
 
         Args:
             session: The values end with this map, as with ``set``.
-            expected: What must be there, None where nothing is to be: if anything else is, nothing is done.
+            expected: Values that must be there, None for no value: if anything else is, nothing is done.
 
         Returns:
-            Whether it was done.
+            True if it was done.
 
         Raises:
             InvalidOperation: The server is not one of chappe, which alone can do this.
@@ -240,9 +241,10 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         session: bool = False,
         timeout: Seconds = WAIT_S,
     ) -> bool:
-        """Set a value if another one is there, None for nothing; whether it was done. Of all who try one does.
+        """Set a value if ``expected`` is there, None for no value; return True if it was set.
 
-        With ``session`` the value ends with this map, as with ``set``: so nobody waits for a lock whose owner is dead.
+        Of concurrent attempts one succeeds. With ``session`` the value ends with this map, as with ``set``: a lock
+        whose owner is dead becomes free.
 
         Raises:
             InvalidOperation: The server is not one of chappe, which alone can do this.
@@ -259,17 +261,17 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         until: Callable[[V | None], bool] | None = None,
         timeout: Seconds = None,
     ) -> V | None:
-        """Wait until a key has a value; this one, or one that ``until`` says True to (None: nothing). Returns it.
+        """Wait until a key has a value, this one, or one for which ``until`` is true (None: no value); return it.
 
         Raises:
-            TimeoutError: It was not so in time.
+            TimeoutError: The time was up first.
         """
         if until is None:
             until = (lambda found: found is not None) if value is MISSING else (lambda found: found == value)
         return self._run(self.member.awaiting(key, until, timeout))
 
     def wait_ready(self, timeout: Seconds = WAIT_S) -> None:
-        """Wait for the first snapshot. Raises NoMaster if none was in time, NotPermitted if it is not for us."""
+        """Wait for the first snapshot. Raises NoMaster if none came in time, NotPermitted if it is refused."""
         return self._run(self.member.awaiting_ready(timeout))
 
     def __setitem__(self, key: str, value: V) -> None:
@@ -285,28 +287,28 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
     @overload
     def get(self, key: str, /, default: Any) -> Any: ...
     def get(self, key: str, /, default: Any = None) -> Any:
-        """The value under a key, or ``default``."""
+        """Return the value under a key, or ``default``."""
         entry = self.member.find(key)
         return default if entry is None else self.member.body(entry)
 
     def keys(self) -> KeysView[str]:
-        """All keys, of one moment."""
+        """Return all keys, of one moment."""
         return dict.fromkeys(self.member.keys()).keys()
 
     def items(self) -> ItemsView[str, V]:
-        """All keys and values, of one moment."""
+        """Return all keys and values, of one moment."""
         return self.snapshot().items()
 
     def values(self) -> ValuesView[V]:
-        """All values, of one moment."""
+        """Return all values, of one moment."""
         return self.snapshot().values()
 
     def update(self, *others: Any, **more: V) -> None:
-        """As ``dict.update``; all writes are under way at once."""
+        """Update as ``dict.update`` does; all writes are under way at once."""
         self.set_many(dict(*others, **more))
 
     def clear(self) -> None:
-        """Remove everything that is here, in as few steps as it takes: one, up to some 15 MB of keys."""
+        """Remove all keys that are here, in as few steps as it takes: one, up to some 15 MB of keys."""
         for keys in self.member.chunks():
             self.step(dict.fromkeys(keys))
 
@@ -319,13 +321,13 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         on_full: Literal["drop_oldest", "disconnect"] = "drop_oldest",
         messages_max: int = SUBSCRIBER_MESSAGES_MAX,
     ) -> MapWatch[V]:
-        """Hear what becomes of a key, of all that begin with ``prefix``, or of all; from now on.
+        """Watch changes of a key, of all that begin with ``prefix``, or of all; from now on.
 
-        A map that finds a server again tells of every difference.
+        A map that finds a server again reports every difference.
 
         Args:
-            callback: Called with each change, by a thread that this watch has for it.
-            on_full: What happens where more waits than ``messages_max``: see ``MapWatch``.
+            callback: Called with each change, by a thread of this watch.
+            on_full: The policy when more waits than ``messages_max``; ``MapWatch`` describes both.
         """
         made = self.member.watch(key, prefix, messages_max, on_full)
         if callback is not None:
@@ -333,7 +335,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         return made
 
     def close(self) -> None:
-        """Leave; writes under way are waited for, two seconds at most. Safe to call twice."""
+        """Leave; wait for writes under way, two seconds at most. Safe to call twice."""
         self.member.leave()
 
     def __repr__(self) -> str:

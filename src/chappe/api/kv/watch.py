@@ -1,4 +1,4 @@
-"""Watching a data store: what became of its keys, in the order in which it happened."""
+"""Watches of a data store: changes of its keys, in their order."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class DataStoreEvent:
-    """What became of one key.
+    """A change of one key.
 
-    ``value`` is what it has now and ``before`` what it had, None where there is nothing. ``expiry_s`` is what was asked
-    for with the write, ``publisher`` who wrote; None if unknown. ``version`` is the store's own number of the change;
-    every master and clone counts for itself.
+    ``value`` is its value now and ``before`` the one before, None where there is none. ``expiry_s`` is the writer's
+    argument, ``publisher`` the writer; None if unknown. ``version`` is the store's own number of the change; every
+    master and clone counts for itself.
 
     ``typed`` has key and values with all their types, and nanoseconds.
     """
@@ -50,7 +50,8 @@ class DataStoreEntry:
     """One key and its value. ``expires_ns`` is nanoseconds since 1970; None if it never expires.
 
     A clone knows it if its master is one of chappe. ``revision`` is the master's number of the write, the same at all
-    clones and above those of all writes before; None if it was not asked for. For the rest see ``DataStoreEvent``.
+    clones and above those of all writes before; None if it was not asked for. ``version`` and ``typed`` are as those of
+    ``DataStoreEvent``.
     """
 
     key: Any
@@ -62,7 +63,6 @@ class DataStoreEntry:
 
 
 def event_of(notify: KeyChange) -> DataStoreEvent:
-    """What a core told, for users."""
     return DataStoreEvent(
         notify.kind,
         to_python(notify.key),
@@ -76,14 +76,13 @@ def event_of(notify: KeyChange) -> DataStoreEvent:
 
 
 def event_of_change(change: Change) -> DataStoreEvent:
-    """A change that an engine remembers, for users: it does not say who wrote."""
     value = None if change.entry is None else to_python(change.entry.value)
     before = None if change.before is None else to_python(change.before.value)
     return DataStoreEvent(change.kind, to_python(change.key), value, before, None, None, change.version, change)
 
 
 def wanted_keys(key: object, prefix: str | None) -> Callable[[Value], bool]:
-    """Tells which keys a watch is of: a ``key``, those that are strings with a ``prefix``, or all."""
+    """Return a predicate for the keys of a watch: a ``key``, those that are strings with a ``prefix``, or all."""
     if key is not MISSING:
         if prefix is not None:
             raise UsageError("watch a key or a prefix, not both")
@@ -96,7 +95,7 @@ def wanted_keys(key: object, prefix: str | None) -> Callable[[Value], bool]:
 
 
 class DataStoreWatch(Source[DataStoreEvent]):
-    """Changes of the keys that are watched, in the order in which this master or clone made them.
+    """Changes of the watched keys, in the order in which this master or clone made them.
 
     Made by ``DataStore.watch``. Use from several threads is safe; each event goes to one of them.
     """
@@ -118,13 +117,12 @@ class DataStoreWatch(Source[DataStoreEvent]):
         super().__init__(store.endpoint)
 
     def ready(self) -> bool:
-        """Whether ``get`` would not wait."""
+        """True if ``get`` would not wait."""
         return bool(self._queue) or self._overflowed or self._waiting.closed
 
     # -- for the store, with the lock held --------------------------------------------------------------
 
     def notify(self, change: KeyChange) -> None:
-        """A key has changed."""
         if self._overflowed or not self._wanted(change.key):
             return
         size = size_of(change.key) + size_of(change.value)

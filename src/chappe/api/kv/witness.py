@@ -20,16 +20,16 @@ from chappe.transports.maps import MapAddress
 class Witness(NodeHost):
     """Decides which server of a pair serves while the two do not see each other; any number of pairs may ask it.
 
-    It belongs on a third machine. It has no data but a few numbers for each pair, and is asked only when a pair parts
+    It belongs on a third machine. It has only a few numbers for each pair, and is asked only when a pair parts
     or comes together again: without it a pair that is together goes on, and one that has parted does not serve until it
     answers.
 
     Args:
         listen: ``HOST:PORT``; port 0: a free one.
-        path: Of the file in which it keeps what it has granted, which must not be lost.
-        backend: What the file is: ``sqlite`` or ``rocksdb``.
-        security: Who it is, as of ``Tower``; then it lets in only servers with keys that may ``attach-master`` what the
-            name of their pair says.
+        path: The file of its grants, which must not be lost.
+        backend: The format of the file: ``sqlite`` or ``rocksdb``.
+        security: As of ``Tower``; then it lets in only servers with keys that may ``attach-master`` the name of their
+            pair.
 
     Raises:
         AddressInUse: The port is taken.
@@ -59,7 +59,7 @@ class Witness(NodeHost):
 
     @property
     def address(self) -> str:
-        """What the servers of pairs are given."""
+        """The address to give to the servers of pairs."""
         return str(self._ports.address)
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""The log as its users hold it."""
+"""Producers, consumers, stores, towers and forwarders."""

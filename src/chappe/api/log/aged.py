@@ -1,4 +1,4 @@
-"""How old records are when they are taken from a consumer, by the clocks of their producers."""
+"""The age of records when a consumer hands them out, by the clocks of their producers."""
 
 from __future__ import annotations
 
@@ -17,36 +17,32 @@ Olds: TypeAlias = Callable[[int], bool]  # whether a timestamp is too old
 
 
 class Aged:
-    """What a consumer with ``max_age_s`` does with what is too old.
-
-    Args:
-        report: Gets an event for records that were dropped, at most once a second.
-    """
+    """Applies ``max_age_s`` of a consumer. ``report`` gets an event for dropped records, at most once a second."""
 
     def __init__(self, max_age_s: float, on_stale: OnStale, report: Callable[[object], object]) -> None:
         self.max_age_s = max_age_s
         self.stale = Stale(max_age_s, on_stale, lambda count, age_s: report(RecordsTooOld(count, age_s, max_age_s)))
 
     def is_old(self, batch: ConsumedBatch, clock: ClockEstimate) -> bool:
-        """Whether records of a batch are too old."""
+        """True if records of a batch are too old."""
         return _count(batch, self.olds(batch, clock)) > 0
 
     def olds(self, batch: ConsumedBatch, clock: ClockEstimate) -> Olds:
-        """Tells of timestamps of a batch whether they are too old now: by the clock, or since they came here."""
+        """Return a predicate for timestamps of the batch that are too old, by the clock or since they came here."""
         now = time.monotonic()
         if now - batch.arrived > self.max_age_s:
             return lambda timestamp: True
         return clock.olds(self.max_age_s, now)
 
     def young_until(self, batch: ConsumedBatch, clock: ClockEstimate) -> float:
-        """Until when no record of a batch needs to be looked at."""
+        """Return the time until which no record of a batch can be too old."""
         known = clock.young_until(batch.batch.timestamp_min, self.max_age_s)
         return min(known, batch.arrived + self.max_age_s)
 
     def drop(self, batch: ConsumedBatch, clock: ClockEstimate) -> tuple[ConsumedBatch | None, ConsumedBatch | None]:
-        """The first young neighbours in a batch, and the batch from the next young record on, for later.
+        """Return the first run of young records in a batch, and the batch from the next young record on, for later.
 
-        What is too old in front of either is counted. The time that it takes is that of what it goes past: young and
+        Old records in front of either are counted as dropped. It costs time for the records that it passes: young and
         old may take turns all through a batch.
         """
         old, base, end = self.olds(batch, clock), batch.batch.base, batch.next
@@ -76,11 +72,10 @@ class Aged:
         return batch.cut(first, last), None if rest == end else batch.cut(rest)
 
     def drop_one(self, batch: ConsumedBatch, timestamp: int, clock: ClockEstimate) -> None:
-        """A record of a batch is too old."""
         self.stale.drop(1, _age_s(batch, timestamp, clock))
 
     def error(self, batches: Sequence[tuple[ConsumedBatch, ClockEstimate]]) -> TooSlow:
-        """The first of what waits is too old: what ends the consumer. Each comes with the clock of its producer."""
+        """Return the error that ends the consumer: the first of the batches is too old by its producer's clock."""
         first, clock = batches[0]
         oldest = min(first.batch.timestamps()[first.first - first.batch.base :])
         what = f"a record of topic {first.topic!r}, partition {shown(first.partition)},"

@@ -1,4 +1,4 @@
-"""The same for asyncio: nothing here blocks the event loop."""
+"""Producers and consumers for asyncio: nothing here blocks the event loop."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ def _pass(lock: threading.RLock) -> None:
 
 
 class AsyncProducer(AsyncCloseable):
-    """As ``Producer``; at the bound of the buffer ``send`` waits without blocking the loop.
+    """``Producer`` for asyncio; at the bound of the buffer ``send`` waits without blocking the loop.
 
-    Use as ``async with AsyncProducer(topic) as producer``; the arguments are those of ``Producer`` but
+    Use as ``async with AsyncProducer(topic) as producer``; the arguments are those of ``Producer`` without
     ``on_full``. With an identity ``send`` waits for the disk now and then, so it runs in a thread. Making one with an
     identity reads its journal and syncs: ``await asyncio.to_thread(AsyncProducer, topic, identity=...)`` keeps that
-    from the event loop.
+    from the event loop. ``send``, ``delivered``, ``wait_ready``, ``send_and_wait``, ``flush`` and ``close`` are
+    coroutines.
     """
 
     def __init__(self, topic: str | None = None, **options: Any) -> None:
@@ -65,46 +66,37 @@ class AsyncProducer(AsyncCloseable):
 
     @property
     def topic(self) -> str | None:
-        """Where records go that do not say otherwise."""
         return self._producer.topic
 
     @property
     def topics(self) -> dict[str, TopicProgress]:
-        """See ``Producer.topics``."""
         return self._producer.topics
 
     @property
     def name(self) -> str:
-        """The name for people."""
         return self._producer.name
 
     @property
     def partition(self) -> str:
-        """The name of our partition."""
         return self._producer.partition
 
     @property
     def next_offset(self) -> int:
-        """See ``Producer.next_offset``."""
         return self._producer.next_offset
 
     @property
     def stored(self) -> int:
-        """See ``Producer.stored``."""
         return self._producer.stored
 
     @property
     def connected(self) -> int:
-        """Members that we know of."""
         return self._producer.connected
 
     @property
     def tower(self) -> bool:
-        """Whether a tower hears us."""
         return self._producer.tower
 
     def events(self) -> list[object]:
-        """See ``Producer.events``."""
         return self._producer.events()
 
     def __repr__(self) -> str:
@@ -120,7 +112,6 @@ class AsyncProducer(AsyncCloseable):
         timestamp: int | datetime | None = None,
         topic: str | None = None,
     ) -> int:
-        """See ``Producer.send``."""
         keys_until = None
         while True:
             try:
@@ -136,11 +127,10 @@ class AsyncProducer(AsyncCloseable):
                 await asyncio.sleep(ROOM_S)
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
-        """See ``Producer.wait_ready``."""
         await asyncio.to_thread(self._producer.wait_ready, timeout)
 
     async def delivered(self, offset: int, topic: str | None = None) -> int:
-        """Wait until ``min_acks`` stores hold a record; returns its offset. See ``Producer.delivered``."""
+        """Wait until ``min_acks`` stores hold a record; return its offset."""
         return await asyncio.wrap_future(await _promptly(self._lock, self._producer.delivered, offset, topic))
 
     async def send_and_wait(
@@ -151,15 +141,13 @@ class AsyncProducer(AsyncCloseable):
         timestamp: int | datetime | None = None,
         topic: str | None = None,
     ) -> int:
-        """Send a record and wait until ``min_acks`` stores hold it; returns its offset. Raises as both do."""
+        """Send a record and wait until ``min_acks`` stores hold it; return its offset."""
         return await self.delivered(await self.send(value, key, headers, timestamp, topic), topic)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """See ``Producer.flush``."""
         await asyncio.to_thread(self._producer.flush, timeout)
 
     async def close(self, timeout: float | None = 10.0) -> None:
-        """See ``Producer.close``."""
         await asyncio.to_thread(self._producer.close, timeout)
 
     async def __aexit__(
@@ -169,10 +157,10 @@ class AsyncProducer(AsyncCloseable):
 
 
 class AsyncConsumer(AsyncCloseable):
-    """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches.
+    """``Consumer`` for asyncio: ``async for record in consumer``, or ``await consumer.poll()`` for batches.
 
-    It belongs to the event loop in which it is used first. Cancelling a read loses nothing: the next one goes on there.
-    With an identity files are opened and synced when it is made; see ``AsyncProducer``.
+    It belongs to the event loop of its first use. Cancelling a read loses nothing: the next one continues there.
+    With an identity files are opened and synced when it is made, as with ``AsyncProducer``.
     """
 
     def __init__(self, *topics: str, reset: ResetLike = "earliest", **options: Any) -> None:
@@ -189,7 +177,7 @@ class AsyncConsumer(AsyncCloseable):
                 self._loop.call_soon_threadsafe(self._ready.set)
 
     async def poll(self, timeout: float | None = None) -> ConsumedBatch | None:
-        """The next batch, or None after ``timeout`` seconds (None: wait for ever).
+        """Return the next batch, or None after ``timeout`` seconds (None: wait for ever).
 
         Raises:
             UsageError: It belongs to another event loop.
@@ -197,7 +185,7 @@ class AsyncConsumer(AsyncCloseable):
         return await self._wait_for(self.consumer.take, timeout)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Records one after the other, for ever."""
+        """Iterate over records for ever."""
         while True:
             records = await self._wait_for(self.consumer.take_records, None)
             assert records is not None
@@ -226,13 +214,11 @@ class AsyncConsumer(AsyncCloseable):
         return True
 
     async def to_end(self, timeout: float | None = 10.0) -> AsyncIterator[Record]:
-        """See ``Consumer.to_end``."""
         async for records in self._to_end(timeout, self.consumer.iterate):
             for record in records:
                 yield record
 
     async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
-        """See ``Consumer.batches_to_end``."""
         async for batch in self._to_end(timeout, lambda batch: batch):
             yield batch
 
@@ -253,15 +239,12 @@ class AsyncConsumer(AsyncCloseable):
                 await self._woken(LOOK_S)
 
     async def subscribe(self, *topics: str) -> None:
-        """Take further topics, like ``Consumer.subscribe``."""
         await _promptly(self._lock, self.consumer.subscribe, *topics)
 
     async def unsubscribe(self, *topics: str) -> None:
-        """Take no more of topics, like ``Consumer.unsubscribe``."""
         await _promptly(self._lock, self.consumer.unsubscribe, *topics)
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
-        """See ``Consumer.wait_ready``."""
         await asyncio.to_thread(self.consumer.wait_ready, timeout)
 
     async def close(self) -> None:

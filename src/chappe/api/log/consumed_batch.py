@@ -1,4 +1,4 @@
-"""What a consumer hands out: records of one partition, not unpacked yet."""
+"""Batches of a consumer: records of one partition, not unpacked yet."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ConsumedBatch:
         self.arrived = arrived  # when it came here, where ages matter
 
     def cut(self, first: int, end: int | None = None) -> ConsumedBatch:
-        """Its records from ``first`` on, up to ``end``."""
+        """Return its records from ``first`` on, up to ``end``."""
         whole = end is None or end == self.next
         kept = self.batch if whole else Batch.parse(self.batch.slice(first, end), check=False)
         return ConsumedBatch(self.topic, self.partition, kept, first, self.sender, self.arrived)
@@ -64,29 +64,29 @@ class ConsumedBatch:
         return self.batch.records(self.topic, self.partition, self.first)
 
     def values(self) -> list[bytes | None]:
-        """The values only."""
+        """Return only the values, in order."""
         return self.batch.values()[self.first - self.batch.base :]
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Columns topic, partition, offset, timestamp, key, value, headers; values are not copied."""
+        """Return columns topic, partition, offset, timestamp, key, value, headers; values are not copied."""
         from chappe.arrow import to_arrow
 
         return to_arrow(self.batch, self.topic, self.partition, self.first, self.batch.next)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The same as a pandas DataFrame."""
+        """Return the same columns as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_polars(self) -> polars.DataFrame:
-        """The same as a Polars DataFrame. Raises UsageError: pyarrow or Polars is not installed."""
+        """Return the same columns as a Polars DataFrame. Raises UsageError: pyarrow or Polars is not installed."""
         from chappe.arrow import polars as installed
 
         frame: polars.DataFrame = installed().from_arrow(self.to_arrow())
         return frame
 
     def _repr_html_(self) -> str:
-        """The first records as a table, in notebooks."""
+        """Show the first records as a table, in notebooks."""
         rows = (
             (each.offset, iso_time(each.timestamp), each.key, each.value, _headers(each))
             for each in islice(self, ROWS_MAX)

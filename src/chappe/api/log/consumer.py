@@ -45,39 +45,39 @@ ResetLike = Literal["earliest", "latest", "last-value"] | int | datetime
 
 
 class Consumer(at_exit.Collectable, Closeable):
-    """Every record of the wanted topics; of each partition in order, without gaps or repeats.
+    """Reads every record of its topics; of each partition in order, without gaps or repeats.
 
     Several threads may read from it, in loops and by ``poll``: each record goes to one of them, and ``position`` and
-    ``commit`` count what any of them received.
+    ``commit`` count the records of all.
 
     Args:
         topics: ``name``, or ``prefix*`` for all topics that start so.
         tower: ``HOST[:PORT]``, several separated by commas. Defaults to the settings, as for every command:
             ``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``, or a tower on this machine.
         listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
-        forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
-            has to reach this program. Defaults to the settings, if ``tower`` is not given.
-        reset: Where to start in partitions without a position: ``earliest``, so that nothing is missed; ``latest``,
-            which begins once stores were found, see ``wait_ready``; ``last-value``, the newest record of each key that
-            is there, and then what comes; an offset; or a datetime with a time zone, which is the first record of each
+        forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. They replace the tower, and no member has
+            to reach this program. Defaults to the settings, if ``tower`` is not given.
+        reset: Where to start in partitions without a position: ``earliest``, which misses nothing; ``latest``,
+            which begins once stores were found (``wait_ready``); ``last-value``, the newest record of each key, and
+            then all further ones; an offset; or a datetime with a time zone, which is the first record of each
             partition that is not older, or the end where all are.
             Positions that retention removed restart there too, with an event.
-        identity: A name whose committed positions survive restarts; see ``commit``.
+        identity: A name whose committed positions survive restarts (``commit``).
         directory: Where identities are kept; the user's data directory by default.
-        max_age_s: How old a record may be when you get it, by its timestamp and its producer's clock, which is asked
-            for; None: as old as it likes. The loop over a batch looks at each record when its turn comes.
-        on_stale: What happens when one is older: the consumer stops with TooSlow (``end``), at the position of that
+        max_age_s: The greatest age of a record when you get it, by its timestamp and its producer's clock, which is
+            asked for; None: no limit. The loop over a batch checks each record when its turn comes.
+        on_stale: The policy for an older record: the consumer stops with TooSlow (``end``), at the position of that
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
         name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``sensor.py@web1``.
-        stored: Whether only records come that stores have on their disks, so that nothing that you got is lost if its
+        stored: Read only records that stores have on their disks: nothing that you got is lost if its
             producer dies and the machines of stores lose power. They come a sync and a read later than otherwise.
             Without a store nothing comes.
-        min_acks: With ``stored``, how many stores must have a record. Those that are there now are counted, each once;
+        min_acks: With ``stored``, how many stores must have a record. Stores that are there now are counted, each once;
             while too few are, or too few have the next record, nothing comes, and ``RecordsUnconfirmed`` says so. A
             store counts for records that it has let go of. More than one cannot begin with ``last-value``.
-        security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
-            or ``chappe.toml`` names, if one does.
+        security: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for the identity that ``CHAPPE_IDENTITY``
+            or ``chappe.toml`` names, if any.
 
     Raises:
         IdentityInUse: Another consumer uses the identity.
@@ -148,22 +148,22 @@ class Consumer(at_exit.Collectable, Closeable):
     # -- reading --------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = 0.0) -> ConsumedBatch | None:
-        """The next batch, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+        """Return the next batch, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
 
         Raises:
             OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
-            NotPermitted: The permissions do not let this identity consume its topics, by now.
+            NotPermitted: The permissions do not let this identity consume its topics any more.
             TooSlow: A record was older than ``max_age_s``; so says every further call.
-            Sealed: A topic is sealed for a group, and we have no key of it: said once, its records are left out from
-                then on; should we become a member, those that were sealed for us meanwhile are read again. Or the key
-                has not come for 30 s: said again as long as it is so, nothing is left out.
+            Sealed: A topic is sealed for a group, and we have no key of it: raised once, its records are left out from
+                then on; if we become a member, records that were sealed for us meanwhile are read again. Or the key
+                has not come for 30 s: raised again while that lasts, nothing is left out.
             Closed: The consumer was closed.
             MemberStopped: It met a defect; so says every further call.
         """
         return self._wait_for(self.take, timeout)
 
     def take(self) -> ConsumedBatch | None:
-        """A batch that came already, or None; never waits. Raises as ``poll`` does."""
+        """Return a batch that is there already, or None; never waits. Raises as ``poll`` does."""
         with self._lock:
             self._check()
             return self._inbox.take()
@@ -185,43 +185,43 @@ class Consumer(at_exit.Collectable, Closeable):
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """Its name for people, in lists and pictures."""
         return self._name
 
     @property
     def waits_for_keys(self) -> bool:
-        """Whether something came that cannot be opened yet, or was left out and may be for us after all."""
+        """True if records cannot be opened yet, or were left out and may be for us after all."""
         return self._inbox.waits_for_keys
 
     def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
-        """Batches one after the other; ends when none came for ``timeout`` seconds (None: never).
+        """Yield batches; end when none came for ``timeout`` seconds (None: never).
 
-        That none came does not mean that there is none: for all that there is take ``batches_to_end``.
+        The end of the loop does not mean that there are no more: ``batches_to_end`` reads all.
         """
         while (found := self.poll(timeout)) is not None:
             yield found
 
     def to_end(self, timeout: float | None = 10.0) -> Iterator[Record]:
-        """Every record up to the end, as it is when the loop begins; then the loop ends, also on a live topic.
+        """Yield every record up to the end of the topics when the loop begins; then end, also on a live topic.
 
-        The end is asked of the stores: whatever one that is found had acknowledged before is in front of it, and
-        what producers have told of. Where there is no store, what producers keep is. Records that come while the
-        loop runs may be among those you get. A topic that nobody has has an end at once. The next loop goes on from
-        there.
+        The end is asked of the stores: it is behind every record that a store that is found had acknowledged before, or
+        that producers have announced. Without a store it is the end of the records that producers keep. Records that
+        come while the loop runs may be among those you get. A topic without partitions is at its end. The next loop
+        goes on from there.
 
         Args:
-            timeout: Seconds until the end is known, and for each batch after that; None waits for ever. A consumer
-                that was just made needs about 0.3 s to meet all stores, or 1.3 s to know that there is none.
+            timeout: Seconds until the end is known, and for each batch after that; None waits for ever. A new consumer
+                needs about 0.3 s to meet all stores, or 1.3 s to know that there is none.
 
         Raises:
-            TimedOut: No tower answers, or no store and no producer was heard; or something before the end did not come.
+            TimedOut: No tower answers, or no store and no producer was heard; or a record before the end did not come.
             OffsetOutOfRange: As ``poll``.
         """
         for batch in self.batches_to_end(timeout):
             yield from self.iterate(batch)
 
     def batches_to_end(self, timeout: float | None = 10.0) -> Iterator[ConsumedBatch]:
-        """As ``to_end``, in batches; the last one of a partition may go beyond the end."""
+        """Yield the batches of ``to_end``; the last one of a partition may go beyond the end."""
         for step in self.steps_to_end(timeout):
             if isinstance(step, ConsumedBatch):
                 yield step
@@ -229,7 +229,7 @@ class Consumer(at_exit.Collectable, Closeable):
                 self._node.pump(LOOK_S, step)
 
     def steps_to_end(self, timeout: Seconds) -> Iterator[ConsumedBatch | Callable[[], bool]]:
-        """As ``batches_to_end``, without a wait: a batch, or what to wait for, but for no longer than ``LOOK_S``."""
+        """Yield the steps of ``batches_to_end``: a batch, or a condition to wait for, for ``LOOK_S`` at most."""
         patience_s = math.inf if timeout is None else timeout
         since = time.monotonic()
         with self._lock:
@@ -272,9 +272,9 @@ class Consumer(at_exit.Collectable, Closeable):
             yield from records
 
     def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
-        """The records of a batch; meanwhile ``position`` and ``commit`` count one record after the other.
+        """Yield the records of a batch; meanwhile ``position`` and ``commit`` count one record after the other.
 
-        What is left of it when the loop ends early is what the next ``poll`` returns.
+        The next ``poll`` returns the rest if the loop ends early.
         """
         return self._inbox.iterate(batch)
 
@@ -285,7 +285,7 @@ class Consumer(at_exit.Collectable, Closeable):
 
         A partition that was read before goes on at its position, also at one committed by an earlier life of the
         identity; others begin where ``reset`` says. With ``reset="latest"`` wait for ``wait_ready`` before you send
-        what must be delivered.
+        records that must be delivered.
 
         Raises:
             NotPermitted: The permissions do not let this identity consume all of these topics; none is subscribed.
@@ -300,12 +300,12 @@ class Consumer(at_exit.Collectable, Closeable):
                 self._node.subscribe(each)
 
     def unsubscribe(self, *topics: str) -> None:
-        """Read topics no longer; ``position`` and ``commit`` keep their positions.
+        """Stop reading topics; ``position`` and ``commit`` keep their positions.
 
         Topics are named as they were subscribed: ``unsubscribe("a*")`` takes back ``"a*"`` and leaves ``"ab"`` if that
-        was subscribed itself. No call that begins after this one returns anything of a topic that nothing else
-        selects; a loop over records in this or another thread goes on with the other topics, and what it had not got
-        yet comes again after ``subscribe``. A consumer may be left without topics: reads wait until there is one.
+        was subscribed itself. No call that begins after this one returns records of a topic that nothing else
+        selects; a loop over records in this or another thread goes on with the other topics, and its remaining records
+        come again after ``subscribe``. A consumer may be left without topics: reads wait until there is one.
 
         Raises:
             UsageError: One of them is not subscribed; then all stay subscribed.
@@ -326,19 +326,19 @@ class Consumer(at_exit.Collectable, Closeable):
     # -- positions --------------------------------------------------------------------------------------------
 
     def position(self) -> dict[Key, int]:
-        """The offset of the next record you get, by (topic, partition)."""
+        """Return the offset of the next record you get, by (topic, partition)."""
         self._node.check()
         with self._lock:
             return self._inbox.position(self._ahead_of_all)
 
     def heads(self) -> dict[Key, int]:
-        """The offset after the last record known to exist, by (topic, partition)."""
+        """Return the offset after the last record known to exist, by (topic, partition)."""
         self._node.check()
         with self._lock:
             return self._core.heads()
 
     def lag(self) -> dict[Key, int]:
-        """How many records you have not got yet, by (topic, partition)."""
+        """Return the number of records you have not got yet, by (topic, partition)."""
         positions = self.position()
         return {key: max(0, head - positions.get(key, 0)) for key, head in self.heads().items()}
 
@@ -350,20 +350,20 @@ class Consumer(at_exit.Collectable, Closeable):
             self._inbox.seek(*place)
 
     def at_end(self) -> bool:
-        """Whether every record known to exist was handed to you; False until a store has listed what it has."""
+        """Return True if you got every record known to exist; False until a store has listed its records."""
         self._node.check()
         with self._lock:
             return not self._inbox.queue and self._core.synced and self._core.caught_up
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
-        """Wait until whatever is sent from now on will be delivered, also with ``reset="latest"``.
+        """Wait until every record sent from now on will be delivered, also with ``reset="latest"``.
 
-        That is so when a tower or forwarder hears us and the stores have said what they hold: what is not in it is
-        new. Where no store is found, it takes 1.3 s to meet every producer, and only what a producer still keeps can be
-        delivered; one that is met later is read from the first record that it keeps.
+        Then a tower or forwarder hears us and the stores have listed their records: all others are
+        new. Where no store is found, it takes 1.3 s to meet every producer, and only records that a producer still
+        keeps can be delivered; one that is met later is read from the first record that it keeps.
 
         Raises:
-            TimedOut: No tower answers, or a store does not say what it holds.
+            TimedOut: No tower answers, or a store does not list its records.
         """
 
         def ready() -> bool:
@@ -373,30 +373,30 @@ class Consumer(at_exit.Collectable, Closeable):
 
     @property
     def synced(self) -> bool:
-        """Whether a store was found and has listed its partitions."""
+        """True once a store was found and has listed its partitions."""
         with self._lock:
             return self._core.synced
 
     @property
     def tower(self) -> bool:
-        """Whether a tower hears us, or a forwarder."""
+        """True while a tower or a forwarder hears us."""
         return self._node.discovery.tower
 
     @property
     def connected(self) -> int:
-        """See ``Producer.connected``."""
+        """The number of other nodes that it knows."""
         return self._node.discovery.peers
 
     def commit(self, positions: Mapping[Key, int] | None = None) -> None:
-        """Keep the present positions on disk: a consumer of the same identity goes on from them.
+        """Write the present positions to disk: a consumer of the same identity goes on from them.
 
         Args:
-            positions: Others, by (topic, partition): up to where what you got is done. Those of further partitions
-                stay as they were committed.
+            positions: Others, by (topic, partition): up to where you have processed the records. Those of further
+                partitions stay as they were committed.
 
         Raises:
             UsageError: The consumer has no identity.
-            StorageFull, StorageError: The disk; what was committed before still is.
+            StorageFull, StorageError: The disk refused; the former commit stays.
         """
         if self._positions is None:
             raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
@@ -410,16 +410,16 @@ class Consumer(at_exit.Collectable, Closeable):
 
     @property
     def too_old(self) -> int:
-        """How many records were left out because they were older than ``max_age_s``."""
+        """The number of records that were left out because they were older than ``max_age_s``."""
         return 0 if self._aged is None else self._aged.stale.dropped
 
     @property
     def refused(self) -> int:
-        """How many records of sealed topics were not delivered, as they could not be opened; events say why."""
+        """The number of records of sealed topics that could not be opened; events say why."""
         return self._opening.refused
 
     def events(self) -> list[object]:
-        """What happened since the last call: lost records, lost towers and the like (``chappe.log.events``)."""
+        """Return the events since the last call: lost records, lost towers and the like (``chappe.log.events``)."""
         with self._lock:
             self._opening.tell()
             if self._aged is not None:
@@ -447,11 +447,11 @@ class Consumer(at_exit.Collectable, Closeable):
     # -- of the end -------------------------------------------------------------------------------------------
 
     def _has_come(self) -> bool:
-        """Whether ``take`` has something to return, or to raise."""
+        """True if ``take`` has something to return, or to raise."""
         return self._inbox.ready or self._error is not None
 
     def _unread(self, since: float) -> dict[Key, int] | None:
-        """Where partitions end that were not read so far; None until it is known where they ended at ``since``."""
+        """Return the ends of partitions not read so far; None until their ends at ``since`` are known."""
         with self._lock:
             self._check()
             end = self._core.end(since, time.monotonic())
@@ -465,7 +465,7 @@ class Consumer(at_exit.Collectable, Closeable):
             return {key: end for key, end in left.items() if key in lacking or key in queued}
 
     def _missing(self, when: str) -> str:
-        """Why it is not known what there is, in a sentence."""
+        """Say why the contents of the topics are not known."""
         if not self.tower:
             return self._where.nobody(when, self._refused)
         if self._core.stores:
@@ -502,7 +502,7 @@ class Consumer(at_exit.Collectable, Closeable):
             raise error
 
     def _look_at_permissions(self) -> None:
-        """Every call raises NotPermitted as long as we may not read what we want."""
+        """Make every call raise NotPermitted while we may not read our topics."""
         self._forbidden = None
         try:
             for wanted in self._core.filters:
@@ -531,30 +531,28 @@ class Consumer(at_exit.Collectable, Closeable):
 
 
 class _ConsumerSeat:
-    """A consumer as its node knows it, for as long as somebody uses it."""
+    """A consumer as its node knows it, while it is in use."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = weakref.ref(consumer)
 
     def report(self, event: object) -> None:
-        """See ``SeatUser``."""
         consumer = self._consumer()
         if consumer is not None:
             consumer._report(event)
 
     def deliver(self, messages: Records | ClockRead) -> None:
-        """See ``SeatUser``."""
         consumer = self._consumer()
         if consumer is not None:
             consumer._deliver(messages)
 
     def carry_out(self, job: JournalBatch | JournalTrim) -> None:
-        """See ``SeatUser``: a consumer has no journal."""
+        """Raise: a consumer has no journal."""
         raise NotImplementedError
 
 
 def _filters(topics: tuple[str, ...], call: str) -> list[Filter]:
-    """Parse topics given by a user. Raises UsageError."""
+    """Parse a user's topics. Raises UsageError."""
     if not topics:
         raise UsageError(f"at least one topic is needed: {call}('metrics') or {call}('metrics.*')")
     for each in topics:
@@ -564,7 +562,7 @@ def _filters(topics: tuple[str, ...], call: str) -> list[Filter]:
 
 
 def _positions(given: object) -> dict[Key, int]:
-    """Validate positions given by a user. Raises UsageError."""
+    """Check a user's positions. Raises UsageError."""
     found: dict[Key, int] = {}
     for each in pairs(given, "positions"):
         place, offset = two(each, "positions are offsets by (topic, partition)")
@@ -584,7 +582,7 @@ def _not_come(left: dict[Key, int], patience_s: float, min_acks: int) -> str:
 
 
 def _counted(stored: bool, min_acks: int, reset: Reset) -> int:
-    """How many stores must have a record before it comes; 0 if it comes from its producer, too."""
+    """Return how many stores must have a record before it comes; 0 if it may come from its producer, too."""
     if isinstance(min_acks, bool) or not isinstance(min_acks, int) or min_acks < 1:
         raise UsageError(f"min_acks of a consumer is a number of stores, at least 1, not {min_acks!r}")
     if min_acks > 1 and not stored:
@@ -609,5 +607,5 @@ def _reset(reset: ResetLike) -> Reset:
 
 
 def _reading(core: LogConsumer, identity: str, positions: Positions, most: int) -> Reading:
-    """Tell how far a consumer has committed, in at most so many partitions; the lock is held."""
+    """Report the committed positions of a consumer, in at most ``most`` partitions; the lock is held."""
     return reading_of(core.address, identity, positions.kept, positions.committed, core.heads(), most)

@@ -1,4 +1,4 @@
-"""Who waits for single records to be stored."""
+"""Waits for single records to be stored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from chappe.system.forking import left_behind, own
 class Deliveries:
     """Futures of records that are not stored yet, by topic; all with the producer's lock held.
 
-    Args:
-        later: Has a function called soon by the producer's thread, without the lock: callbacks of users are slow.
+    ``later`` calls a function soon in the producer's thread, without the lock: callbacks of users are slow.
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
@@ -30,7 +29,7 @@ class Deliveries:
         self._size = 0
 
     def forked(self) -> None:
-        """We are a child's copy: nobody here will ever know what is stored."""
+        """Fail all futures of a child's copy, which never learns of stored records."""
         for heap in self._waiting.values():
             for _, _, future in heap:
                 # As new: a thread of the parent may have held its lock just then, and callbacks are the parent's.
@@ -38,7 +37,7 @@ class Deliveries:
                 future.set_exception(left_behind("producer"))
 
     def wait(self, core: LogProducer, offset: int) -> Future[int]:
-        """A future of a record.
+        """Return a future of a record.
 
         Raises:
             BufferFull: ``DELIVERIES_MAX`` wait already.
@@ -56,7 +55,6 @@ class Deliveries:
         return made
 
     def progress(self, core: LogProducer) -> None:
-        """More of a topic is stored."""
         heap = self._waiting.get(core.topic, [])
         done: list[tuple[int, Future[int]]] = []
         while heap and heap[0][0] < core.stored:
@@ -68,7 +66,7 @@ class Deliveries:
             self._later(partial(_resolve, done))
 
     def fail(self, error: Callable[[str, int], ChappeError]) -> Callable[[], None]:
-        """None of them will be known to be stored; returns what tells so, to be called without the lock."""
+        """Give all of them up; return a function that tells so, to be called without the lock."""
         given_up = [(error(topic, offset), each) for topic, heap in self._waiting.items() for offset, _, each in heap]
         self._waiting.clear()
         self._size = 0

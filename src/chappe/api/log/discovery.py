@@ -1,4 +1,4 @@
-"""Finding stores through a tower, for readers that are not members themselves: Spark, the command line."""
+"""Finding stores through a tower, for readers that are not members, such as Spark and the command line."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def discover(
     settle_s: float = SETTLE_S,
     security: LogSecurity = None,
 ) -> list[StoreAddress]:
-    """The stores that answer within ``timeout`` seconds, sorted by id; empty if there is no tower or no store.
+    """Return the stores that answer within ``timeout`` seconds, sorted by id; empty without a tower or stores.
 
-    Raises TimedOut if there is none because whoever makes stores known asks for keys that we lack.
+    Raises TimedOut if there are none because the tower or forwarder asks for keys that we lack.
 
     After one answered, it waits for others ``settle_s`` at most: no longer than until all that a tower knows have, some
     0.15 s, or all forwarders. Several towers, and programs of the original, are waited for as long as that.

@@ -19,20 +19,20 @@ from chappe.transports.gate import check_listening, gate_of, keys_of
 
 
 class Forwarder(Store):
-    """A store that passes on what it takes: producers and consumers that are given its address need nobody else.
+    """A store that passes on its records: producers and consumers that have its address need no other member.
 
-    Several work side by side. Whoever is given all of them publishes to each and listens to each, so one that dies is
-    not missed; what it has missed meanwhile it reads from the others, its ``peers``.
+    Several work side by side. A member that is given all of them publishes to each and listens to each, so one that
+    dies is not missed; later it reads the records that it missed from the others, its ``peers``.
 
     Args:
-        directory: Where the records are kept; made if it is not there; one store or forwarder at a time.
+        directory: Where the records are kept; made if missing; one store or forwarder at a time.
         listen: ``HOST[:PORT]``, with ``*`` for all interfaces, or ``HOST:PORT:PORT:PORT``. Members publish to the
             first port, listen at the second and ask at the third; given one, the next two follow. 0: any free ports.
         peers: ``HOST[:PORT]`` of the other forwarders, in a list or separated by commas.
-        retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
+        retention: Pairs of a topic or ``prefix*`` and its ``Retention``; the first that matches counts.
         originals: ``HOST[:PORT[:SECOND-PORT]]`` where programs of the original find the forwarder, as they would a
-            tower; it must reach the ports that they publish on. None: nowhere. They have no keys: beside keys they
-            come in there alone, one more port follows, and they may what the identity ``originals`` may.
+            tower; it must reach the ports that they publish on. None: nowhere. They have no keys: with keys they come
+            in only there, one more port follows, and they have the permissions of the identity ``originals``.
         name: As of ``Tower``.
         security: As of ``Tower``.
 
@@ -68,31 +68,31 @@ class Forwarder(Store):
         self._open(directory, self._meeting, retention, forwards=True)
 
     def tap(self, host: str = TOWER_HOST, port: int = 0) -> int:
-        """Let ``chappe tap`` see what passes through this forwarder; returns the port, by default any free one.
+        """Let ``chappe tap`` see the traffic of this forwarder; return the port, by default any free one.
 
-        While nobody looks that costs nothing, and who looks slows nobody down. With an
-        identity it shows only to whom may ``administer`` these topics; otherwise whoever reaches the port may look.
+        A tap without a viewer costs nothing, and viewers slow no member down. With an identity it shows topics only to
+        identities that may ``administer`` them; otherwise to any program that reaches the port.
 
         Raises:
-            AddressInUse: Somebody listens there.
-            UsageError: The host is not of this machine, or reachable from others and nothing was chosen.
+            AddressInUse: Another program listens there.
+            UsageError: The host is not of this machine, or reachable from others and no security was chosen.
         """
         made = TapPorts(LogTap(self._node), host, port, tap_gate(self._security, host))
         self._taps.append(made)
         return made.port
 
     def close(self) -> None:
-        """See ``Store.close``."""
+        """Close the taps, finish the write under way and release the directory."""
         for each in self._taps:
             each.close()
         super().close()
 
     @property
     def originals(self) -> str | None:
-        """What programs of the original are given as their tower; None if they cannot find the forwarder."""
+        """The address to give to programs of the original as their tower; None if they cannot find it."""
         return None if self._meeting.originals is None else str(self._meeting.originals)
 
     @property
     def address(self) -> str:
-        """What members are given as one of ``forwarders``."""
+        """The address to give to members as one of ``forwarders``."""
         return str(self._meeting.address)

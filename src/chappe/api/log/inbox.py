@@ -1,4 +1,4 @@
-"""What came to a consumer and was not handed to its user yet: in order, opened, and young enough."""
+"""The queue between a consumer's core and its user: records in order, opened, and young enough."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ CLOCKS_AT_ONCE: Final = 256  # batches whose producers are asked for the time at
 
 
 class ConsumerInbox:
-    """The queue of one consumer, and where its user is; all with the member's lock held, but for ``iterate``.
+    """The queue of one consumer, and its user's position; all with the member's lock held, except ``iterate``.
 
     At most one batch is open for loops over records. Taking a batch, or opening another one, ends these loops and takes
     their remaining records, so each record goes to one receiver.
 
     Args:
-        node: Where the consumer's core runs, which is told what was taken and asked for clocks.
-        aged: What happens to records that are too old; None: they may be.
+        node: The seat of the consumer's core; it hears of taken bytes and asks for clocks.
+        aged: The policy for records that are too old; None: there is no limit.
 
     Attributes:
-        queue: What came, the first to be handed on in front.
+        queue: Batches that have come, in order.
         taken: The offset after the last record handed to the user, by (topic, partition).
-        ended: Why no more is taken, once a record was too old, and where we were.
+        ended: The error of a record that was too old, and the positions then.
     """
 
     def __init__(self, core: LogConsumer, node: Seat[ConsumingMember], opening: Opening, aged: Aged | None) -> None:
@@ -59,7 +59,6 @@ class ConsumerInbox:
     # -- what comes -------------------------------------------------------------------------------------------
 
     def deliver(self, records: Records) -> None:
-        """The core hands a batch on."""
         arrived = -math.inf if self._aged is None else time.monotonic()
         if records.since is not None:
             self._since[records.topic, records.partition] = records.since
@@ -68,24 +67,24 @@ class ConsumerInbox:
         )
 
     def judged(self) -> None:
-        """A clock that was asked for has come."""
+        """Note that a requested clock has come."""
         self._undecided = False
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` may have something to return; looked at without the lock, too."""
+        """True if ``take`` may have something to return; read without the lock, too."""
         waits = len(self.queue) == self._stalled and time.monotonic() < self._recheck_at
         return bool(self.queue) and not waits and not self._undecided
 
     @property
     def waits_for_keys(self) -> bool:
-        """Whether something came that cannot be opened yet, or was left out and may be for us after all."""
+        """True if records cannot be opened yet, or were left out and may be for us after all."""
         return 0 < self._stalled <= len(self.queue) or self._opening.passed
 
     # -- what is taken ----------------------------------------------------------------------------------------
 
     def take(self) -> ConsumedBatch | None:
-        """The next batch, or what a loop left of the last one; None if nothing is there.
+        """Return the next batch, or the rest that a loop left of the last one; None if nothing is there.
 
         Raises:
             TooSlow, Sealed: As ``Consumer.poll``.
@@ -114,7 +113,7 @@ class ConsumerInbox:
         return None if batch is None else self.iterate(batch)
 
     def _next(self) -> tuple[ConsumedBatch, int] | None:
-        """The next batch that can be read, taken out of the queue, and its size there."""
+        """Take the next readable batch out of the queue; return it with its size there."""
         for each in self._opening.again():
             self._go_back(*each)
         waits: set[Key] = set()  # partitions of which something comes before, and waits for its keys
@@ -159,7 +158,7 @@ class ConsumerInbox:
             raise
 
     def _take_young(self, aged: Aged, rest: ConsumedBatch | None) -> ConsumedBatch | None:
-        """The next batch that is not too old, ``rest`` first."""
+        """Return the next batch that is not too old, ``rest`` first."""
         if rest is not None:
             self._take_again(rest)
         while (come := self._next()) is not None:
@@ -186,7 +185,7 @@ class ConsumerInbox:
         return None
 
     def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
-        """The records of a batch that was taken; what is left when the loop ends early is taken once more."""
+        """Yield the records of a batch that was taken; if the loop ends early, the rest is taken once more."""
         # One offset is taken for each record made, so what is left of them tells where the loop is: the loop itself
         # need not.
         ahead = iter(range(batch.batch.base, batch.next))
@@ -229,7 +228,7 @@ class ConsumerInbox:
             return clock
 
     def _rest(self) -> ConsumedBatch | None:
-        """What a loop over records that was left early did not get to."""
+        """Return the records that a loop did not get to when it was left early."""
         batch, left = self._open, length_hint(self._ahead)
         return None if batch is None or not left else batch.cut(batch.next - left)
 
@@ -246,10 +245,11 @@ class ConsumerInbox:
     # -- where we are -----------------------------------------------------------------------------------------
 
     def position(self, ahead_of_all: bool) -> dict[Key, int]:
-        """The offset of the next record to be handed on, by (topic, partition).
+        """Return the offset of the next record for the user, by (topic, partition).
 
         Args:
-            ahead_of_all: The newest record of each key comes first, and may be behind where a partition goes on.
+            ahead_of_all: The newest record of each key comes first, and may be behind the point where a partition goes
+                on.
         """
         if self.ended is not None:
             return dict(self.ended[1])
@@ -262,7 +262,7 @@ class ConsumerInbox:
         return found
 
     def seek(self, topic: str, partition: str, offset: int) -> None:
-        """The user goes on at ``offset`` in a partition: forget what waits of it."""
+        """Continue at ``offset`` in a partition, and drop its batches in the queue."""
         gone = self._forget(topic, partition)
         self._since.pop((topic, partition), None)
         rest = self._end_loop()
@@ -273,7 +273,7 @@ class ConsumerInbox:
         self._node.do(self._core.seek(topic, partition, offset, time.monotonic()))
 
     def unsubscribe(self, wanted: Filter) -> None:
-        """The user wants topics no longer: what waits of them is dropped, and comes again if he subscribes again."""
+        """Drop the batches of topics that are not selected any more; they come again after a subscription."""
         self._node.unsubscribe(wanted)
         rest = self._end_loop()
         if rest is not None:
@@ -293,11 +293,11 @@ class ConsumerInbox:
         self._release(gone)
 
     def gone_on(self, topic: str, partition: str) -> None:
-        """The core reads a partition elsewhere than it was asked to."""
+        """Forget a position that the core could not read from."""
         self.taken.pop((topic, partition), None)
 
     def _go_back(self, topic: str, partition: str, offset: int) -> None:
-        """Have again what was left out, as we were not of the group by our own files."""
+        """Read records again that were left out, as our own files did not name us as a member of the group."""
         gone = self._forget(topic, partition, offset)
         if not any((each.topic, each.partition) == (topic, partition) for each in self.queue):
             self.taken[topic, partition] = offset
@@ -305,7 +305,7 @@ class ConsumerInbox:
         self._node.do(self._core.go_back(topic, partition, offset, time.monotonic()))
 
     def _forget(self, topic: str, partition: str, offset: int = 0) -> int:
-        """Drop what waits of a partition and ends after ``offset``; returns its bytes."""
+        """Drop the batches of a partition that end after ``offset``; return their bytes."""
         kept, gone = deque[ConsumedBatch](), 0
         for each in self.queue:
             if (each.topic, each.partition) == (topic, partition) and each.next > offset:
@@ -319,21 +319,21 @@ class ConsumerInbox:
     # -- how old it is ----------------------------------------------------------------------------------------
 
     def _clock(self, aged: Aged, batch: ConsumedBatch) -> ClockEstimate | None:
-        """The clock that tells how old a batch is; None while it is asked for."""
+        """Return the clock that tells the age of a batch; None while it is asked for."""
         key, now = (batch.topic, batch.partition), time.monotonic()
         clock, actions = self._core.judge(key, batch.batch, batch.arrived, aged.max_age_s, now)
         self._node.perform(actions)
         return clock
 
     def _wait_for_clocks(self, aged: Aged) -> None:
-        """The first of the queue cannot be judged yet: ask about what waits behind it, too."""
+        """Ask for the clocks of further batches while the first of the queue cannot be judged."""
         if not self._undecided:
             self._undecided = True
             for each in list(islice(self.queue, 1, CLOCKS_AT_ONCE)):
                 self._clock(aged, each)
 
     def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
-        """Hear no more: the first record of ``stale`` is too old."""
+        """End the consumer: the first record of ``stale`` is too old."""
         waiting = [stale, *self.queue]
         for each in reversed(waiting):
             self.taken[each.topic, each.partition] = each.first
@@ -351,7 +351,7 @@ class ConsumerInbox:
     # -- what the queue takes ---------------------------------------------------------------------------------
 
     def _take_again(self, rest: ConsumedBatch) -> None:
-        """What was taken once already is the first of the queue again."""
+        """Put a batch that was taken before in front of the queue again."""
         self._put_back(rest)
         self.taken[rest.topic, rest.partition] = rest.first
 
@@ -360,7 +360,7 @@ class ConsumerInbox:
         self._release(-len(batch.batch.raw))
 
     def _release(self, size: int) -> None:
-        """So many bytes of the queue were taken out: more may be read."""
+        """Count bytes as taken out of the queue: more may be read."""
         paused = self._core.paused
         actions = self._core.taken(size, time.monotonic())
         if actions or paused or self._core.paused:  # else its node has nothing to look at

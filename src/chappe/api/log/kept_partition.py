@@ -46,19 +46,14 @@ def continued(topic: str, home: Path, identity: str, arguments: Mapping[str, Any
 
 
 def journal_of(home: Path, identity: str) -> Path:
-    """Return where the journal of ``identity`` in ``home`` is."""
     return state_directory("producers", identity, home)
 
 
 class KeptPartitions:
     """The kept partitions of a topic, place and identity.
 
-    Args:
-        topic: The topic.
-        directory: Where partitions are kept; the user's state directory by default.
-        where: ``tower``, ``listen``, ``forwarders`` and ``security``, as of ``Producer``.
-
-    Raises UsageError where ``Producer`` would for ``where``.
+    ``directory`` is the user's state directory by default; ``where`` are ``tower``, ``listen``, ``forwarders`` and
+    ``security``, as of ``Producer``, which raises the same UsageError for them.
     """
 
     def __init__(self, topic: str, *, directory: Path | None = None, **where: Any) -> None:
@@ -87,7 +82,7 @@ class KeptPartitions:
     def producer(self, min_acks: int = 1) -> Iterator[Producer]:
         """Yield a producer in a kept partition, or in a new one.
 
-        With ``min_acks`` 0 nothing tells whether all is stored, and no partition is kept.
+        With ``min_acks`` 0 nothing confirms that all is stored, and no partition is kept.
         """
         arguments = {**self._where, "min_acks": min_acks}
         with ExitStack() as ending:

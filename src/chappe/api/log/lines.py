@@ -1,4 +1,4 @@
-"""Records as lines: of JSON with all that is known of them, or their values alone."""
+"""Records as lines: of JSON with all their fields, or only their values."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _length: Final = struct.Struct(">I")
 
 
 def as_raw(record: Record) -> bytes:
-    """The value as it is, and a newline; a record without value is an empty line."""
+    """Return the value and a newline; a record without value is an empty line."""
     return (record.value or b"") + b"\n"
 
 
 def as_length(record: Record) -> bytes:
-    """The length in four bytes, big endian, and the value: what ``produce --format length`` reads."""
+    """Return the length in four bytes, big endian, and the value, for ``produce --format length``."""
     value = record.value or b""
     return _length.pack(len(value)) + value
 
 
 def as_json(record: Record, *, with_headers: bool = True) -> bytes:
-    """One object with all that is known of the record; bytes that are not UTF-8 become ``{"base64": "..."}``.
+    """Return an object with all fields of the record; bytes that are not UTF-8 become ``{"base64": "..."}``.
 
-    Without headers these are null: nobody can tell them.
+    ``with_headers=False`` is for headers that cannot be read: they are null.
     """
     fields = {
         "topic": readable_name(record.topic),
@@ -47,7 +47,7 @@ def as_json(record: Record, *, with_headers: bool = True) -> bytes:
 
 
 def json_value(raw: bytes | None) -> Any:
-    """Bytes as JSON has them: text, or base64 where they are not text."""
+    """Convert bytes for JSON: to text, or to base64 where they are not text."""
     if raw is None:
         return None
     try:
@@ -57,14 +57,12 @@ def json_value(raw: bytes | None) -> Any:
 
 
 def readable_name(name: str) -> str:
-    """The name of a topic or partition for people and JSON, on one line: whatever a terminal could act on, and bytes
-    that are not UTF-8, as escapes.
-    """
+    """Escape a topic or partition for a line: control characters, and bytes that are not UTF-8."""
     return terminal.line(name)
 
 
 def iso_time(timestamp_us: int) -> str:
-    """Microseconds since 1970 as ISO 8601 in UTC; the bare number if the calendar has no such day."""
+    """Convert microseconds since 1970 to ISO 8601 in UTC; to the bare number if the calendar has no such day."""
     seconds, micros = divmod(timestamp_us, 1_000_000)
     try:
         return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{micros:06d}Z"

@@ -1,8 +1,8 @@
-"""Who takes part in the log, as somebody sees it who joins only to look: for dashboards.
+"""The members of the log, seen by a member that joins only to look: for dashboards.
 
-It carries no records, keeps nothing and writes nothing. What it costs others: a beacon a second at the tower, one
-connection each way for each node, over which nothing passes but what is meant for it, and the answers to its questions
-about what passes, ``ASKED_MAX`` of them at a look.
+It carries no records, keeps nothing and writes nothing. It costs a beacon a second at the tower, one connection each
+way for each node, for messages to it alone, and the answers to its questions about traffic, ``ASKED_MAX`` of them at
+a look.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LogMember:
 
 @dataclass(frozen=True, slots=True)
 class Beacons:
-    """What a tower has passed on: to each node, and of those that came from each, by its address.
+    """Counts of beacons that a tower has passed on: to each node, and from each, by address.
 
-    ``tower`` is what people call it, empty if it has not said so.
+    ``tower`` is its name for people, empty if it has none.
     """
 
     to_each: int
@@ -58,9 +58,9 @@ class Beacons:
 
 
 class _Watch(ProducingMember):
-    """Produces nothing, and has the address of one that does neither: so all nodes connect to it, and it to them.
+    """Produces nothing, and has the address of a plain member: all nodes connect to it, and it to them.
 
-    Stores, and nodes that consume, say so what they listen to.
+    Stores, and nodes that consume, announce their subscriptions to it.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class _Watch(ProducingMember):
         return []
 
     def ask(self, nodes: list[str], first: list[str], now: float) -> list[Effect]:
-        """Ask some of the nodes, in turn, and ``first`` besides."""
+        """Ask some of the nodes, in turn, and in any case those in ``first``."""
         asked = first[:ASKED_MAX] + [
             nodes[(self._turn + step) % len(nodes)] for step in range(min(ASKED_MAX, len(nodes)))
         ]
@@ -111,9 +111,9 @@ class _Watch(ProducingMember):
 
 
 class LogWatch:
-    """Looks at who is there, through a tower or at forwarders, until it is closed.
+    """Observes the members, through a tower or at forwarders, until it is closed.
 
-    Args are those of ``discover``. Use from several threads is safe. Raises UsageError.
+    Arguments are those of ``discover``. Use from several threads is safe. Raises UsageError.
     """
 
     def __init__(self, tower: str, *, listen: str, forwarders: str | None = None, security: LogSecurity = None) -> None:
@@ -125,24 +125,24 @@ class LogWatch:
 
     @property
     def introduced(self) -> bool:
-        """Whether whoever makes others known, a tower or a forwarder, is there."""
+        """True while a tower or a forwarder is there."""
         with self._node.driver.lock:
             return self._node.discovery.tower
 
     @property
     def lost(self) -> bool:
-        """Whether nobody answers who would make others known, and that is sure by now."""
+        """True once it is certain that no tower or forwarder answers."""
         with self._node.driver.lock:
             told = self._node.discovery.told
         return isinstance(told, TowerLost | ForwarderLost)
 
     @property
     def encrypted(self) -> bool:
-        """Whether we have keys, so that nobody is there who has none."""
+        """True if we have keys: then all members have keys."""
         return self._node.guard is not None
 
     def members(self) -> list[LogMember]:
-        """Everybody who was heard in the last seconds, by address. Raises MemberStopped if this watch met a defect."""
+        """Return the members heard in the last seconds, by address. Raises MemberStopped after a defect."""
         self._node.driver.turns.check()
         with self._node.driver.lock:
             met = self._node.discovery.met
@@ -155,12 +155,12 @@ class LogWatch:
         return found
 
     def listened_to(self) -> list[str]:
-        """How the topics begin that somebody listens to live just now; at most ``LISTENERS_MAX``."""
+        """Return the prefixes of topics that members listen to live; at most ``LISTENERS_MAX``."""
         with self._node.driver.lock:
             return [decode_topic(each) for each in self._watch.listeners]
 
     def ask(self, nodes: list[str], first: list[str] | None = None) -> float:
-        """Ask nodes what passes, by their addresses, at most ``ASKED_MAX`` at a call; how many calls go around all.
+        """Ask nodes for their traffic, at most ``ASKED_MAX`` in a call; return how many calls go around all.
 
         As many of those in ``first`` are asked in any case.
         """
@@ -170,16 +170,16 @@ class LogWatch:
         return max(1.0, len(nodes) / ASKED_MAX)
 
     def reports(self, last_s: float) -> dict[str, TrafficReport]:
-        """What nodes have told within this time, by their addresses."""
+        """Return the reports of the last ``last_s`` seconds, by address."""
         since = time.monotonic() - last_s
         with self._node.driver.lock:
             return {address: report for address, (at, report) in self._watch.reports.items() if at >= since}
 
     def names(self, within_s: float) -> dict[str, str]:
-        """Names of members by address, of those that tell within some seconds.
+        """Return names of members by address, as far as they answer within ``within_s`` seconds.
 
-        It ends early once everybody that was heard has told. Programs of the original never do, and with keys nobody
-        does whom we may not ``administer``.
+        It ends early once all known members have answered. Programs of the original never do, and with keys no member
+        does that we may not ``administer``.
         """
         began = time.monotonic()
         introduced_at = math.inf
@@ -204,7 +204,7 @@ class LogWatch:
             self._node.driver.turns.wait(lambda heard=heard: len(self._watch.reports) > heard, ASK_AGAIN_S)  # type: ignore[misc]
 
     def beacons(self) -> Beacons:
-        """What the tower has passed on; nothing where there is none."""
+        """Return the tower's counts; empty ones without a tower."""
         with self._node.driver.lock:
             discovery = self._node.discovery
             if not isinstance(discovery, Discovery):
@@ -217,8 +217,7 @@ class LogWatch:
             )
 
     def close(self) -> None:
-        """Leave."""
         self._node.driver.close()
 
     def _hear(self, event: object) -> None:
-        """What a node reports is asked for, not heard."""
+        """Drop the node's events: ``LogWatch`` is polled."""

@@ -1,4 +1,4 @@
-"""Publishing to ordered topics, for asyncio: nothing here blocks the event loop."""
+"""Publishing to ordered topics for asyncio: nothing here blocks the event loop."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from chappe.system.forking import own
 
 
 class AsyncOrderedProducer(AsyncCloseable):
-    """As ``OrderedProducer``; at the bound of the buffer ``send`` waits without blocking the loop.
+    """``OrderedProducer`` for asyncio; at the bound of the buffer ``send`` waits without blocking the loop.
 
     Use as ``async with AsyncOrderedProducer(topic, chain=...) as producer``; the arguments are those of
-    ``OrderedProducer`` but ``on_full``. It asks the chain for its topic when it is first used, and raises then.
+    ``OrderedProducer`` without ``on_full``. It asks the chain for its topic at its first use, and raises then. All
+    methods are coroutines, ``partitions`` too.
     """
 
     def __init__(self, topic: str, **options: Any) -> None:
@@ -51,7 +52,6 @@ class AsyncOrderedProducer(AsyncCloseable):
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
-        """See ``OrderedProducer.send``."""
         producer = await self._producer()
         while True:
             try:
@@ -69,7 +69,6 @@ class AsyncOrderedProducer(AsyncCloseable):
         expected_offset: int | None = None,
         timeout: Seconds = WAIT_S,
     ) -> range:
-        """See ``OrderedProducer.append``."""
         producer = await self._producer()
         while True:
             try:
@@ -85,19 +84,15 @@ class AsyncOrderedProducer(AsyncCloseable):
                 await asyncio.sleep(ROOM_S)
 
     async def ends(self, timeout: Seconds = WAIT_S) -> tuple[int, ...]:
-        """See ``OrderedProducer.ends``."""
         return await asyncio.to_thread((await self._producer()).ends, timeout)
 
     async def partitions(self) -> tuple[str, ...]:
-        """See ``OrderedProducer.partitions``."""
         return (await self._producer()).partitions
 
     async def flush(self, timeout: Seconds = None) -> None:
-        """See ``OrderedProducer.flush``."""
         await asyncio.to_thread((await self._producer()).flush, timeout)
 
     async def close(self, timeout: Seconds = 10.0) -> None:
-        """See ``OrderedProducer.close``."""
         if self._made is not None:
             await asyncio.to_thread(self._made.close, timeout)
 

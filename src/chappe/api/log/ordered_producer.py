@@ -1,4 +1,4 @@
-"""Publishing to ordered topics, with others: what a chain of stores puts into one order."""
+"""Publishing to ordered topics: a chain of stores puts the records of many writers into one order."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ TAKEN_AT_ONCE: Final = 1_024  # of many records, under one lock
 class OrderedProducer(Closeable):
     """One of many writers of an ordered topic: its partitions are few, each one total order of all their records.
 
-    The records are kept by a chain of ``OrderedStore``. What is confirmed is on disk at all its members, and in the
-    partition once; consumers see nothing earlier. A producer's own records are in the order in which they were sent, in
+    The records are kept by a chain of ``OrderedStore``. Confirmed records are on disk at all its members, and in the
+    partition once; consumers see no earlier ones. A producer's own records are in the order in which they were sent, in
     each partition. Use from several threads is safe. Close it, or use it in a ``with``.
 
     Args:
         topic: At most 255 bytes, no NUL.
-        chain: The configuration of the stores, or the file that has it.
-        partitions: The topic is made with so many, 1,024 at most, if it is new. None: whatever it has, or one.
-        buffer_bytes: Records that are not confirmed, 48 MiB at most; at this bound ``send`` blocks or raises.
-        on_full: What ``send`` does at the bound: ``block`` or ``error`` (BufferFull).
+        chain: The configuration of the stores, or its file.
+        partitions: The number of partitions of a new topic, 1,024 at most. None: those that it has, or one.
+        buffer_bytes: The bound of unconfirmed records, 48 MiB at most; at this bound ``send`` blocks or raises.
+        on_full: The policy of ``send`` at the bound: ``block`` or ``error`` (BufferFull).
         timeout: How many seconds to wait for the chain in the beginning.
-        security: As of ``Chain``; with keys, who is allowed to ``write`` the chain writes all its topics.
+        security: As of ``Chain``; with keys, an identity that may ``write`` the chain may write all its topics.
 
     Raises:
         NoChain: No server of the chain answers; so do ``append`` and ``ends``.
-        TimedOut: It does not do what was asked in time; so do ``append``, ``ends`` and ``flush``.
+        TimedOut: It does not answer in time; so do ``append``, ``ends`` and ``flush``.
         NotPermitted: The permissions do not let this identity write it.
         UsageError: An argument is out of its range, or the topic has another number of partitions.
     """
@@ -121,7 +121,7 @@ class OrderedProducer(Closeable):
         at_exit.add(self)
 
     def _open(self, partitions: int | None, timeout: Seconds) -> tuple[Part, ...]:
-        """Have the topic, and return its partitions."""
+        """Create the topic if it is new, and return its partitions."""
         if partitions is None:
             found = self._layout(timeout)
             if found:
@@ -138,28 +138,28 @@ class OrderedProducer(Closeable):
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """What consumers and stores call the partitions, in the order of their numbers."""
+        """The names of the partitions at consumers and stores, in the order of their numbers."""
         return tuple(each.name for each in self._parts)
 
     @property
     def sent(self) -> int:
-        """Records that ``send``, ``send_many`` and ``send_batch`` have taken."""
+        """The number of records that ``send``, ``send_many`` and ``send_batch`` have taken."""
         return self._gathering.taken
 
     @property
     def stored(self) -> int:
-        """Those of them that are confirmed."""
+        """The number of these that are confirmed."""
         return self._stored
 
     def partition_of(self, key: bytes | str) -> int:
-        """The number of the partition that records with this key go to: CRC-32C of the key, modulo their number."""
+        """Return the number of the partition for this key: CRC-32C of the key, modulo their number."""
         raw = as_bytes(key, "the key")
         if raw is None:
             raise UsageError("without a key no partition is the one of a record: give bytes or text")
         return self._gathering.partition_of(raw, None)
 
     def ends(self, timeout: Seconds = WAIT_S) -> tuple[int, ...]:
-        """The offset that the next record of each partition gets: all that was confirmed to anybody is before it."""
+        """Return the next offset of each partition: all records confirmed to any producer are before it."""
         return tuple(each.next for each in self._layout(timeout))
 
     # -- sending ----------------------------------------------------------------------------------------------
@@ -172,21 +172,22 @@ class OrderedProducer(Closeable):
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
-        """Add a record; ``flush`` waits until it is confirmed. Its offset is known to whoever reads it.
+        """Add a record; ``flush`` waits until it is confirmed. Only readers know its offset.
 
         Args:
             value: Text becomes UTF-8; None is a tombstone (the key is deleted).
             key: As ``value``; records with the same key go to the same partition.
             headers: Names and values.
             timestamp: Microseconds since 1970 UTC, or a datetime with a time zone; now by default.
-            partition: A number from 0; None: where the key belongs, or to one after the other.
+            partition: A number from 0; None: that of the key, or one after the other.
 
         Raises:
             UsageError: An argument is out of its range; nothing was sent.
             RecordTooLarge: About 4 MiB or more; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
-            SessionExpired, CommandFailed, NotPermitted: Of a record that was sent earlier. It is said once; of the
-                first, nobody knows whether it is in the topic.
+            SessionExpired, CommandFailed, NotPermitted: An earlier record failed. Raised once; after SessionExpired it
+            may
+                be in the topic or not.
             Closed: The producer was closed.
             MemberStopped: It met a defect.
         """
@@ -202,9 +203,9 @@ class OrderedProducer(Closeable):
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
-        """Add many records with values only; raises as ``send``, where those before were sent.
+        """Add many records with values only. Raises as ``send``; then those before were sent.
 
-        They are taken some at a time: a batch of 64 KiB, or 1,024 of them. What comes slowly is better sent one by one.
+        They are taken some at a time: a batch of 64 KiB, or 1,024 of them. Send slow input one by one.
         """
         stamp = None if timestamp is None else as_micros(timestamp)
         some: list[bytes | None] = []
@@ -247,21 +248,21 @@ class OrderedProducer(Closeable):
         expected_offset: int | None = None,
         timeout: Seconds = WAIT_S,
     ) -> range:
-        """Add records one behind the other to one partition, all or none, and wait; returns their offsets.
+        """Add consecutive records to one partition, all or none, and wait; return their offsets.
 
-        What was sent before comes before them.
+        Records that were sent before come before them.
 
         Args:
-            values: One at least, of 4 MiB together.
-            key: Of all of them.
-            partition: A number from 0; None: where the key belongs, or the only one.
-            expected_offset: The offset that the first of them has to get. If others were faster, nothing is added.
-            timeout: Seconds.
+            values: At least one, of 4 MiB together.
+            key: The key of all of them.
+            partition: A number from 0; None: that of the key, or the only one.
+            expected_offset: The offset that the first of them must get. If others were faster, nothing is added.
+            timeout: How long to wait, in seconds.
 
         Raises:
             OffsetConflict: The partition ends elsewhere, at its ``next_offset``; nothing was added.
             NoChain: No server took it; nothing was added.
-            TimedOut, SessionExpired: Nobody knows whether they were added.
+            TimedOut, SessionExpired: They may have been added or not.
             UsageError, RecordTooLarge: An argument is out of its range; nothing was added.
         """
         if partition is None and key is None and len(self._parts) > 1:
@@ -297,7 +298,7 @@ class OrderedProducer(Closeable):
         return range(answer.first, answer.next)
 
     def flush(self, timeout: Seconds = None) -> None:
-        """Wait until everything that was sent is confirmed.
+        """Wait until every record that was sent is confirmed.
 
         Args:
             timeout: Seconds; None waits for ever (Ctrl-C ends the wait).
@@ -341,10 +342,10 @@ class OrderedProducer(Closeable):
             logger.warning("%s", further)
 
     def begin_leave(self) -> None:
-        """The program ends, see ``at_exit``: what is gathered leaves as it can."""
+        """Do nothing: records are submitted as they come."""
 
     def leave(self, timeout_s: float) -> list[str]:
-        """The program ends, see ``at_exit``: flush as far as that goes, and tell what is left."""
+        """Close at the end of the program; return sentences about the rest."""
         ended = "the program ended without closing its producer:"
         try:
             self.close(timeout_s)
@@ -378,7 +379,7 @@ class OrderedProducer(Closeable):
 
     @contextmanager
     def _room(self) -> Iterator[None]:
-        """With the lock, and room for one more, however large: so the chain's client always has room, too."""
+        """Hold the lock, with room for one more record of any size: the chain's client always has room, too."""
         while True:
             self._wait_for_room()
             with self.lock:
@@ -398,13 +399,13 @@ class OrderedProducer(Closeable):
             self._chain.member.turns.wait(self._has_room, LOOK_S)
 
     def _submit(self, batches: Iterable[LeavingBatch]) -> None:
-        """Have batches appended; the lock is held."""
+        """Append batches; the lock is held."""
         for each in batches:
             call = self._chain.member.submit(encode(Append(self._raw, each.partition, ANY, each.body)))
             call.then(partial(self._answered, each, call))
 
     def _answered(self, leaving: LeavingBatch, call: ChainCall) -> None:
-        """What became of a batch; the lock is held."""
+        """Take the outcome of a batch; the lock is held."""
         try:
             answer = self._decoded(call.take().result)
             if isinstance(answer, Appended):

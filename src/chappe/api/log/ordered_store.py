@@ -26,29 +26,29 @@ WAITING_BYTES_MAX: Final = 64 * MIB  # of records that are not in the store's fi
 class OrderedStore(Store):
     """A store, and one of the servers of a chain that puts the records of many ``OrderedProducer`` into one order.
 
-    What a producer is told of is on disk at all members of the chain, in its log; from there each writes it into the
-    files of its store. To consumers, readers in bulk and Spark it is a store like any other, and an ordered topic a
-    topic like any other; it also keeps what ordinary producers publish. The member that is the tail of the chain
-    publishes what is confirmed. The stores of a chain must find each other, by the same tower: one that joins reads
-    what it lacks from the others, and is a member when it has it.
+    Records confirmed to a producer are on disk at all members of the chain, in its log; from there each writes them
+    into the files of its store. To consumers, readers in bulk and Spark it is a store like any other, and an ordered
+    topic a topic like any other; it also keeps records of ordinary producers. The member that is the tail of the chain
+    publishes confirmed records. The stores of a chain must find each other, by the same tower: one that joins reads
+    missing records from the others, and becomes a member when it has all.
 
     Args:
-        directory: Made if it is not there; one store at a time.
-        chain: The configuration, durable, or the file that has it: the same for all its stores and producers.
-        name: Which of its servers this is; and what people call it.
+        directory: Made if missing; one store at a time.
+        chain: The configuration, durable, or its file: the same for all its stores and producers.
+        name: This server's name in the configuration, and its name for people.
         tower: ``HOST[:PORT]``, several separated by commas.
-        listen: Host to listen on as a store; ``*`` for all interfaces. As a server of the chain it listens where the
-            configuration says.
-        retention: As of ``Store``, for ordered topics too: each store removes what it says by itself.
+        listen: Host to listen on as a store; ``*`` for all interfaces. As a server of the chain it listens at its
+            address in the configuration.
+        retention: As of ``Store``, for ordered topics too: each store removes records on its own.
         security: As of ``Store`` and of ``ChainServer``.
 
     Raises:
-        AddressInUse: Somebody listens where the configuration says.
+        AddressInUse: Another program listens at its address in the configuration.
         StorageLocked, IdentityInUse: Another process uses the directory.
         StorageFormat: The directory was written by a newer chappe.
-        StorageError: The directory cannot be used, or what the chain had synced there is damaged.
+        StorageError: The directory cannot be used, or synced data of the chain is damaged.
         NotPermitted: The permissions do not let this identity store anything.
-        UsageError: An argument is wrong, or nobody may listen there without a word.
+        UsageError: An argument is wrong, or listening beyond this machine requires ``security``.
     """
 
     def __init__(
@@ -97,28 +97,28 @@ class OrderedStore(Store):
 
     @property
     def member(self) -> bool:
-        """Whether it is in the chain."""
+        """True while it is in the chain."""
         return self._server.member
 
     @property
     def chain_address(self) -> str:
-        """Where it listens as a server of the chain."""
+        """Its address as a server of the chain."""
         return self._server.address
 
     def chain_status(self) -> ChainServerStatus:
-        """What it knows of the chain. Raises MemberStopped if it met a defect."""
+        """Return its view of the chain. Raises MemberStopped after a defect."""
         return self._server.status()
 
     def chain_events(self) -> list[object]:
-        """What happened in the chain since the last call. Raises MemberStopped if nothing did, because of a defect."""
+        """Return the chain's events since the last call. Raises MemberStopped if a defect is why there are none."""
         return self._server.events()
 
     def wait(self, timeout: float | None = None) -> None:
-        """See ``Store.wait``; also a defect of the server of the chain is raised."""
+        """Wait while it runs; a defect of the server of the chain is raised, too."""
         super().wait(timeout)
         self._server.status()
 
     def close(self) -> None:
-        """Leave the chain, which goes on without it at once; then close as a store."""
+        """Leave the chain, which goes on at once; then close as a store."""
         self._server.close()
         super().close()

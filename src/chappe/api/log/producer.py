@@ -1,4 +1,4 @@
-"""Publishing to topics."""
+"""Publishing records to topics."""
 
 from __future__ import annotations
 
@@ -50,31 +50,31 @@ CHUNK = 4096  # records of an iterable taken at once
 class Producer(Closeable):
     """The one writer of one partition of a topic, or of several topics.
 
-    Offsets are given at once; records are published as soon as the sender pauses or a batch is full, and kept
+    Offsets are assigned at once; records are published when the sender pauses or a batch is full, and kept
     until ``min_acks`` stores hold them. Use from several threads is safe. Close it, or use it in a ``with``; a program
-    that ends without that flushes for at most five seconds, one after an error, and says what is left.
+    that ends without that flushes for at most five seconds, one after an error, and reports the rest.
 
     Args:
-        topic: Where records go that do not say otherwise; at most 255 bytes, no NUL. None: each ``send`` says it.
+        topic: The default topic; at most 255 bytes, no NUL. None: each ``send`` names one.
         tower: ``HOST[:PORT]``, several separated by commas. Defaults to the settings, as for every command:
             ``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``, or a tower on this machine.
         listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
-        forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
-            has to reach this program. Defaults to the settings, if ``tower`` is not given.
-        min_acks: Stores that must hold a record before it is let go; 0 keeps the newest 16 MiB of a topic for those who
-            missed them and waits for nobody.
-        buffer_bytes: Records not yet acknowledged, of all topics; at this bound ``send`` blocks or raises.
-        on_full: What ``send`` does at the bound: ``block`` or ``error`` (BufferFull).
+        forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. They replace the tower, and no member has
+            to reach this program. Defaults to the settings, if ``tower`` is not given.
+        min_acks: Stores that must hold a record before it is let go; 0 keeps the newest 16 MiB of a topic for members
+            that missed them and does not wait.
+        buffer_bytes: The bound of unacknowledged records, of all topics; at this bound ``send`` blocks or raises.
+        on_full: The policy of ``send`` at the bound: ``block`` or ``error`` (BufferFull).
         identity: A name under which the partitions go on after a restart, without repeating or skipping an
             offset: every batch is written to a journal on disk before it is published. While the journal refuses,
-            nothing is published and ``send`` raises; what was taken before is sent once it works again, with the
-            offsets that it has. After a restart new records are first published when the stores have said how far
-            they hold the partition, at the latest after 3 s. None: new partitions.
+            nothing is published and ``send`` raises; records taken before are sent once it works again, with their
+            offsets. After a restart new records are first published when the stores have reported their ends of the
+            partition, after 3 s at the latest. None: new partitions.
         directory: Where identities are kept; the user's data directory by default.
         name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``sensor.py@web1``.
-        security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
-            or ``chappe.toml`` names, if one does.
+        security: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for the identity that ``CHAPPE_IDENTITY``
+            or ``chappe.toml`` names, if any.
 
     Raises:
         IdentityInUse: Another producer uses the identity.
@@ -165,25 +165,25 @@ class Producer(Closeable):
         timestamp: int | datetime | None = None,
         topic: str | None = None,
     ) -> int:
-        """Add a record; returns its offset at once.
+        """Add a record; return its offset at once.
 
         Args:
             value: Text becomes UTF-8; None is a tombstone (the key is deleted).
             key: As ``value``.
             headers: Names and values.
             timestamp: Microseconds since 1970 UTC, or a datetime with a time zone; now by default.
-            topic: Where it goes; the producer's own topic by default.
+            topic: Its topic; the producer's own topic by default.
 
         Raises:
             UsageError: An argument is out of its range, or no topic is named; nothing was sent.
-            NotPermitted: The permissions do not let this identity produce one of its topics, by now.
+            NotPermitted: The permissions do not let this identity produce one of its topics any more.
             RecordTooLarge: Over 8 MiB; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
             StorageFull, StorageError: The journal of the identity refuses; this record was not taken.
-            IdentityInUse, IdentityRolledBack: Another copy of the identity is in use, or it is older than what stores
-                hold; nothing is sent any more. So says every further call.
+            IdentityInUse, IdentityRolledBack: Another copy of the identity is in use, or it is older than the stores'
+                records; nothing is sent any more. So says every further call.
             Sealed: The topic is sealed for a group, and we have no key to seal with, or an old one; nothing was sent.
-                Where keys may come yet (``passing``), as after a revocation, it waits for them at first, for 10 s; with
+                Where keys may come yet (``passing``), as after a revocation, it first waits for them, for 10 s; with
                 ``on_full`` ``error`` it does not.
             Closed: The producer was closed.
             MemberStopped: It met a defect.
@@ -208,13 +208,13 @@ class Producer(Closeable):
     def send_many(
         self, values: Iterable[bytes | str | None], *, timestamp: int | datetime | None = None, topic: str | None = None
     ) -> range:
-        """Add many records with values only, all to one topic; returns their offsets.
+        """Add many records with values only, all to one topic; return their offsets.
 
         If another thread sends meanwhile, its records are among them.
 
         Raises:
             BufferFull, StorageFull, StorageError: The bound was reached, or the journal refuses; those before it were
-                sent, as ``next_offset`` tells.
+                sent, up to ``next_offset``.
         """
         stamp = None if timestamp is None else as_micros(timestamp)
         self._check()
@@ -228,14 +228,14 @@ class Producer(Closeable):
         return range(first, writer.core.next_offset)
 
     def send_batch(self, batch: bytes | Batch, *, topic: str | None = None) -> range:
-        """Publish records that are encoded as a batch already, without unpacking them; returns their offsets.
+        """Publish records that are encoded as a batch already, without unpacking them; return their offsets.
 
         Keys, headers and timestamps stay as they are; the offsets in the batch are replaced.
 
         Args:
-            batch: As ``chappe.log.batch`` describes it; with an identity it is best larger than 100 KiB, since each is
+            batch: In the format of ``chappe.log.batch``; with an identity it is best larger than 100 KiB, since each is
                 synced to disk.
-            topic: Where it goes; the producer's own topic by default.
+            topic: Its topic; the producer's own topic by default.
 
         Raises:
             ProtocolError: It is not a batch; nothing was sent.
@@ -248,25 +248,25 @@ class Producer(Closeable):
             return self._writer(topic).send_batch(lambda _: raw)
 
     def send_arrow(self, data: object, *, topic: str | None = None) -> range:
-        """Publish rows of Arrow without making objects of them, all to one topic; returns their offsets.
+        """Publish rows of Arrow without making objects of them, all to one topic; return their offsets.
 
         Column ``value`` is binary or text (null is a tombstone), and so is ``key``, if there is one; ``headers`` and
-        ``timestamp``, with a time zone, are as ``read_topic`` has them. The topic, partition and offset that it says
-        are left out, so that what was read can be sent again. A column may be of the type null, which packages give to
-        one without values; where there are no rows, a frame's columns may have any type.
+        ``timestamp``, with a time zone, are as ``read_topic`` returns them. Columns ``topic``, ``partition`` and
+        ``offset`` are ignored, so that the result of a read can be sent again. A column without values may be of the
+        type null, as packages make it; where there are no rows, a frame's columns may have any type.
 
         If another thread sends meanwhile, its records are among them.
 
         Args:
-            data: A table, record batch or reader of pyarrow, or whatever offers Arrow's C stream: a DataFrame of Polars
-                or pandas, a result of DuckDB. A table's small batches are put together; what a reader has is sent as it
-                comes.
-            topic: Where it goes; the producer's own topic by default.
+            data: A table, record batch or reader of pyarrow, or an object that offers Arrow's C stream: a DataFrame of
+                Polars or pandas, a result of DuckDB. A table's small batches are put together; batches of a reader are
+                sent as they come.
+            topic: Its topic; the producer's own topic by default.
 
         Raises:
             UsageError: It is no such data, a column is missing, of no use or of another type, or pyarrow or numpy is
                 not installed: ``pip install 'chappe[arrow]'``. Nothing was sent, unless it is a single row that is
-                wrong: then those in the batches before it were, as ``next_offset`` tells.
+                wrong: then those in the batches before it were, up to ``next_offset``.
             RecordTooLarge: A row is over 8 MiB; those in the batches before it were sent.
             BufferFull, StorageFull, StorageError: As ``send_many``.
         """
@@ -288,7 +288,7 @@ class Producer(Closeable):
 
         Raises:
             TimedOut: Not everything is stored yet; it still may be.
-            StorageFull, StorageError: The journal of the identity refuses: what was taken is sent once it works again.
+            StorageFull, StorageError: The journal of the identity refuses: taken records are sent once it works again.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
@@ -318,14 +318,15 @@ class Producer(Closeable):
                 self._topics.hurry(False)
 
     def delivered(self, offset: int, topic: str | None = None) -> Future[int]:
-        """A future that is done, with the offset, as soon as ``min_acks`` stores hold the record.
+        """Return a future of the offset that is done as soon as ``min_acks`` stores hold the record.
 
-        Its callbacks are called by the producer's thread, which does nothing else meanwhile: they must be quick. With
-        ``min_acks=0`` no store is asked, and done only means that the record was handed to whoever listened then.
+        Its callbacks run in the producer's thread, which does nothing else meanwhile: they must be quick. With
+        ``min_acks=0`` no store is asked, and done only means that the record was handed to the listeners of that
+        moment.
 
         Args:
-            offset: As ``send`` returned it.
-            topic: Of the record; the producer's own by default.
+            offset: The result of ``send``.
+            topic: The record's topic; the producer's own by default.
 
         Returns:
             It fails with TimedOut if the producer is closed before, and with the error that stops the producer, such as
@@ -345,12 +346,12 @@ class Producer(Closeable):
             return self._deliveries.wait(core, offset)
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
-        """Wait until a tower or forwarder hears us and ``min_acks`` stores listen; with ``min_acks=0``, anybody.
+        """Wait until a tower or forwarder hears us and ``min_acks`` stores listen; with ``min_acks=0``, any member.
 
-        Nothing that is sent before is lost: it is kept for them, within the bounds.
+        Records that are sent before are not lost: they are kept for these, within the bounds.
 
         Raises:
-            TimedOut: With what is missing.
+            TimedOut: The text says what is missing.
         """
 
         def ready() -> bool:
@@ -374,22 +375,22 @@ class Producer(Closeable):
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """Its name for people, in lists and pictures."""
         return self._name
 
     @property
     def partition(self) -> str:
-        """The name of our partition, the same in each topic."""
+        """The name of its partition, the same in each topic."""
         return self._core.address
 
     @property
     def topics(self) -> dict[str, TopicProgress]:
-        """How far each topic is, in the order of their first records; with an identity those of former lives too."""
+        """The progress of each topic, in the order of their first records; with an identity also of former lives."""
         return self._topics.progress()
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record of the producer's own topic gets; for others see ``topics``."""
+        """The offset of the next record of the producer's own topic; ``topics`` has those of others."""
         return self._writer(None).core.next_offset
 
     @property
@@ -399,16 +400,16 @@ class Producer(Closeable):
 
     @property
     def connected(self) -> int:
-        """Other nodes that we know of: stores, and what producers or consumers of a process share."""
+        """The number of other nodes that it knows: stores, and shared ones of a process's producers or consumers."""
         return self._node.discovery.peers
 
     @property
     def tower(self) -> bool:
-        """Whether a tower hears us, or a forwarder."""
+        """True while a tower or a forwarder hears us."""
         return self._node.discovery.tower
 
     def events(self) -> list[object]:
-        """What happened since the last call (``chappe.log.events``)."""
+        """Return the events since the last call (``chappe.log.events``)."""
         return happened(self._events, self._node.check)
 
     # -- the end ----------------------------------------------------------------------------------------------
@@ -419,8 +420,9 @@ class Producer(Closeable):
         Raises:
             TimedOut: Not everything was stored within ``timeout`` seconds. The producer is closed all the same;
                 with an identity the rest is published again after a restart, without one it is lost.
-            StorageFull, StorageError: The journal refuses. What was taken before is not synced, and sent by the next
-                producer with the identity, as the text says.
+            StorageFull, StorageError: The journal refuses. Records taken before are not synced; the next producer with
+            the
+                identity sends them, as the text says.
         """
         if self._node.closed:
             return
@@ -447,21 +449,21 @@ class Producer(Closeable):
             self._abandon()
 
     def _abandon(self) -> None:
-        """Leave after an error of the user's program: give what is gathered a moment, and do not hide the error."""
+        """Leave after an error of the user's program: flush for a moment, and do not hide the error."""
         try:
             self.close(EXIT_ERROR_S)
         except ChappeError as error:
             logger.warning("%s", error)
 
     def begin_leave(self) -> None:
-        """The program ends, see ``at_exit``: publish what is gathered."""
+        """Publish gathered records at the end of the program."""
         with self._lock:
             if not self._node.closed and self._node.halted is None:
                 with suppress(ChappeError):  # ``leave`` tells
                     self._topics.flush()
 
     def leave(self, timeout_s: float) -> list[str]:
-        """The program ends, see ``at_exit``: flush as far as that goes, and tell what is left."""
+        """Close at the end of the program; return sentences about the rest."""
         ended = "the program ended without closing its producer:"
         try:
             self.close(timeout_s)
@@ -497,7 +499,6 @@ class Producer(Closeable):
         return self._new(topic) if found is None else found
 
     def _new(self, topic: str | None) -> TopicWriter:
-        """Begin to write one more topic."""
         if topic is None:
             raise UsageError("this producer has no topic of its own: name one, as in send(value, topic='metrics')")
         name = check_topic(topic)
@@ -535,7 +536,7 @@ class Producer(Closeable):
             self._look_at_permissions()
 
     def _look_at_permissions(self) -> None:
-        """Every call raises NotPermitted as long as we may not write one of our topics."""
+        """Make every call raise NotPermitted while we may not write one of our topics."""
         try:
             for topic in self._writers:
                 self._where.require(PRODUCE, topic)
@@ -546,29 +547,24 @@ class Producer(Closeable):
                 self._error = None
 
     def _fail(self, error: ChappeError) -> None:
-        """Every call raises it from now on."""
+        """Raise an error in every call from now on."""
         self._error, self._error_said = error, False
         self._topics.look_again()
         self._node.later(self._deliveries.fail(lambda topic, offset: error))
 
 
 class _ProducerSeat:
-    """A producer as its node knows it."""
-
     def __init__(self, producer: Producer, topics: TopicWriters) -> None:
         self._producer = producer
         self._topics = topics
 
     def report(self, event: object) -> None:
-        """See ``SeatUser``."""
         self._producer._report(event)
 
     def deliver(self, messages: StoredTo) -> None:
-        """See ``SeatUser``."""
         self._topics.progress_of(messages)
 
     def carry_out(self, job: JournalBatch | JournalTrim) -> None:
-        """See ``SeatUser``."""
         self._topics.carry_out(job)
 
 

@@ -1,6 +1,7 @@
-"""Sealed topics as producers and readers have them: with the files of their identity, looked at again as they change.
+"""Sealed topics at producers and readers: with the files of their identity, read again as they change.
 
-Of members all with the member's lock held. Without an identity nothing is sealed, and what is sealed cannot be read.
+Objects of members are used with the member's lock held. Without an identity nothing is sealed, and sealed records
+cannot be read.
 """
 
 from __future__ import annotations
@@ -40,10 +41,9 @@ TOLD_MAX: Final = 10_000  # topics of which a reader was told that it cannot rea
 
 
 class Sealing:
-    """Of one producer, or of one attempt of a task that writes.
+    """Seals records of one producer, or of one attempt of a task that writes.
 
-    Args:
-        asks: Whether towers or forwarders will say which keys there are.
+    ``asks`` says that towers or forwarders will name the keys that exist.
     """
 
     def __init__(self, keys: Keys, partition: str, *, asks: bool = False) -> None:
@@ -64,7 +64,6 @@ class Sealing:
             raise Sealed(f"topic {topic!r} is sealed for {refusal}")
 
     def seal(self, topic: str, body: bytes, partition: str = "", place: int | None = None) -> bytes:
-        """See ``RecordSealing.seal``."""
         began = time.monotonic()
         sealed = self._core.seal(topic, body, time.time_ns() // 1000, partition, place)
         if sealed is not body:
@@ -85,14 +84,13 @@ class Reader:
             self._core = RecordOpening(self._files.held)
 
     def seals(self, topic: str) -> bool:
-        """Whether a topic is sealed for a group, as far as is known here."""
+        """True if a topic is sealed for a group, as far as is known here."""
         if self._files is None:
             return False
         self._files.look(time.monotonic())
         return self._files.held.group(topic) is not None
 
     def open(self, topic: str, partition: str, batch: Batch) -> OpenedRead | Unread:
-        """What can be read of a batch."""
         if self._files is None:
             return (
                 OpenedRead(batch)
@@ -103,17 +101,14 @@ class Reader:
         return self._core.open(topic, partition, batch)
 
     def pass_over(self, topic: str, partition: str, batch: Batch, start: int) -> None:
-        """See ``RecordOpening.pass_over``."""
         if self._files is not None:
             self._core.pass_over(topic, partition, batch, start)
 
     @property
     def passed(self) -> bool:
-        """See ``RecordOpening.passed``."""
         return self._files is not None and self._core.passed
 
     def again(self) -> list[tuple[str, str, int]]:
-        """See ``RecordOpening.again``."""
         if self._files is None or not self._core.passed:
             return []
         self._files.look(time.monotonic())
@@ -121,18 +116,18 @@ class Reader:
 
 
 def reader_here(security: LogSecurity = None) -> Reader:
-    """Of who reads in bulk, by default as the identity that the environment names, if it does."""
+    """Return a reader in bulk, by default with the identity of the environment, if any."""
     return Reader(keys_of(security))
 
 
 def sealing_here(security: LogSecurity = None) -> Sealing | None:
-    """Of who writes partitions that he names; None for who has no identity."""
+    """Return the sealing of a writer that names its partitions; None without an identity."""
     keys = keys_of(security)
     return None if keys is None else Sealing(keys, "")
 
 
 class KeyWait(Enum):
-    """Its keys may come yet."""
+    """The answer for a batch whose keys may still come."""
 
     FOR_KEYS = 0
 
@@ -141,14 +136,7 @@ _Opened: TypeAlias = ConsumedBatch | Literal[KeyWait.FOR_KEYS] | None
 
 
 class Opening:
-    """Of one consumer.
-
-    Args:
-        report: Takes events.
-
-    Attributes:
-        refused: How many records were not delivered as they could not be opened.
-    """
+    """Opens the batches of one consumer; ``refused`` counts records that could not be opened."""
 
     def __init__(self, keys: Keys | None, report: Callable[[object], None]) -> None:
         self._reader = Reader(keys)
@@ -161,10 +149,10 @@ class Opening:
         self.again = self._reader.again
 
     def open(self, found: ConsumedBatch) -> _Opened:
-        """A batch that can be read; None if it is refused.
+        """Open a batch; None if it is refused.
 
         Raises:
-            Sealed: Nobody has given us keys for it. Once for each topic, whose records are refused from then on; and
+            Sealed: We have no keys for it. Raised once for each topic, whose records are refused from then on; and
                 every ``KEYS_WAIT_S`` for a partition that waits for keys.
         """
         if found.sender is not None:  # it was opened before
@@ -180,11 +168,11 @@ class Opening:
 
     @property
     def passed(self) -> bool:
-        """Whether something was passed over that may be for us after all: other files may say so."""
+        """True if records were left out that may be for us after all, once our files say so."""
         return self._reader.passed
 
     def tell(self) -> None:
-        """Report what was refused and not told yet."""
+        """Report refused records that were not reported yet."""
         untold, self._untold = self._untold, None
         if untold is not None:
             self._tell_at = time.monotonic() + TELL_S

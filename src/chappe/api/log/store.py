@@ -29,7 +29,7 @@ EVENTS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a store did since it was opened; sizes in bytes."""
+    """The numbers of a store since it was opened; sizes in bytes."""
 
     store_id: str
     endpoint: str
@@ -48,13 +48,13 @@ class StoreStatus:
 
 
 class Store(at_exit.Collectable, Closeable):
-    """Keeps every record that it hears of in ``directory``, and acknowledges what is on disk.
+    """Keeps every record that it hears of in ``directory``, and acknowledges records that are on disk.
 
     Args:
-        directory: Made if it is not there; one store at a time.
+        directory: Made if missing; one store at a time.
         tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
         listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
-        retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
+        retention: Pairs of a topic or ``prefix*`` and its ``Retention``; the first that matches counts.
         name: As of ``Tower``.
         security: As of ``Tower``.
 
@@ -63,7 +63,7 @@ class Store(at_exit.Collectable, Closeable):
         StorageFormat: The directory was written by a newer chappe.
         StorageError: The directory cannot be used.
         NotPermitted: The permissions do not let this identity store anything.
-        UsageError: An argument is wrong, or nobody may listen there without a word.
+        UsageError: An argument is wrong, or listening beyond this machine requires ``security``.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Store(at_exit.Collectable, Closeable):
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """Its name for people, in lists and pictures."""
         return self._name
 
     @property
@@ -141,13 +141,13 @@ class Store(at_exit.Collectable, Closeable):
 
     @property
     def endpoint(self) -> str:
-        """The query socket: what Spark and other readers connect to."""
+        """The address of its query socket, to which Spark and other readers connect."""
         return self._node.store.endpoint
 
     def events(self) -> list[object]:
-        """What happened since the last call: damage, refused writes and the like (``chappe.log.events``).
+        """Return the events since the last call: damage, refused writes and the like (``chappe.log.events``).
 
-        Raises MemberStopped if nothing did, because it met a defect.
+        Raises MemberStopped if there are none, because of a defect.
         """
         return happened(self._events, self._node.driver.turns.check)
 
@@ -155,13 +155,13 @@ class Store(at_exit.Collectable, Closeable):
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
 
         Raises:
-            MemberStopped: It met a defect, and no longer serves anybody.
+            MemberStopped: It met a defect, and no longer serves.
         """
         self._node.driver.halt_event.wait(timeout)
         self._node.driver.turns.check()
 
     def status(self) -> StoreStatus:
-        """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
+        """Return numbers for people and monitors. Raises MemberStopped after a defect."""
         self._node.driver.turns.check()
         driver, node, core = self._node.driver, self._node, self._node.store
         with driver.lock:
