@@ -21,3 +21,17 @@ def test_every_public_name_has_a_docstring() -> None:
 
 def test_the_package_carries_its_types() -> None:
     assert Path(chappe.__file__).with_name("py.typed").exists()
+
+
+def test_every_public_method_has_a_docstring() -> None:
+    """Those of asyncio faces are described at the blocking ones."""
+    public = [getattr(chappe, name) for name in chappe.__all__ if not name.startswith("Async")]
+
+    assert [
+        f"{kind.__name__}.{name}"
+        for kind in public
+        if isinstance(kind, type)
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and (callable(member) or isinstance(member, (property, classmethod)))
+        if not getattr(member, "__doc__", None)
+    ] == []

@@ -1,4 +1,4 @@
-"""What servers have in common as their users hold them, of maps, pairs and chains: events, waiting and the end."""
+"""Common parts of servers of maps, pairs and chains: events, waiting and the end."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class NodeHost(at_exit.Collectable, Closeable):
         self._events.append(event)
 
     def events(self) -> list[object]:
-        """What happened since the last call: what was granted, refused commits and the like.
+        """Return the events since the last call: grants, refused commits and the like.
 
         The events are those of ``chappe.kv.chp.events``, ``chappe.replication.binary_star.events`` and
-        ``chappe.replication.chain.events``. Raises MemberStopped if nothing happened, because it met a defect.
+        ``chappe.replication.chain.events``. Raises MemberStopped if there are none, because of a defect.
         """
         return happened(self._events, self._node.turns.check)
 
@@ -46,7 +46,7 @@ class NodeHost(at_exit.Collectable, Closeable):
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
 
         Raises:
-            MemberStopped: It met a defect, and no longer serves anybody.
+            MemberStopped: It met a defect, and no longer serves.
         """
         self._node.halt_event.wait(timeout)
         self._node.turns.check()

@@ -1,4 +1,4 @@
-"""When recorded things are due again: at their original speed, at a multiple of it, or at once."""
+"""The pace of a replay: the original speed, a multiple of it, or at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pace:
     _origin: tuple[float, int] | None = field(default=None, init=False)  # a moment of ours, and the time due then
 
     def due(self, first: int) -> int | None:
-        """What may be sent now: everything up to this time; None: everything. ``first`` is the next that waits."""
+        """Return the time up to which records may be sent now, None for all; ``first`` is the time of the next one."""
         if self.speed is None:
             return None
         now = time.monotonic()
@@ -30,13 +30,12 @@ class Pace:
         return at + int((now - began) * self.speed * 1e6)
 
     def wait(self, time_us: int, meanwhile: Callable[[], None]) -> None:
-        """Until a record of this time is due, at least a little."""
+        """Wait until a record of this time is due."""
         while (left := self.left_s(time_us)) > 0:
             time.sleep(min(max(left, STEP_S), SHOW_S))
             meanwhile()
 
     def left_s(self, time_us: int) -> float:
-        """Seconds until a record of this time is due."""
         if self.speed is None or self._origin is None:
             return 0.0
         began, at = self._origin

@@ -1,7 +1,7 @@
 """Identities and their permissions, made and changed where the authority's key is.
 
 A directory of keys has ``authority.pem`` and ``authority.key``, ``NAME.pem`` and ``NAME.key`` for each identity, and
-``permissions.toml``. What people wrote into that file stays: only what a call is about changes, and it is signed anew.
+``permissions.toml``. A call changes only its own subject in that file, and keeps people's text; it is signed anew.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ def add(
     """Make the keys of a program, and write it into the permissions.
 
     Args:
-        role: What rules go by. One that no rule names is refused.
-        endpoint: The endpoint id that its certificate names; ``new`` for a random one, None for a certificate that
+        role: The role that rules name. One without rules is refused.
+        endpoint: The endpoint id of its certificate; ``new`` for a random one, None for a certificate that
             several programs share, or an original has.
 
     Raises:
-        UsageError: The name is taken, there is no authority or no such role, or something is not valid.
+        UsageError: The name is taken, there is no authority or no such role, or an argument is not valid.
     """
     home = Path(directory)
     texts.check_name(name)
@@ -151,7 +151,7 @@ def add(
 
 
 def renew(directory: str | Path, name: str, *, days: float = CERTIFICATE_DAYS) -> Identity:
-    """Have an identity expire later: another certificate with the same keys, hosts and endpoint id.
+    """Extend the life of an identity: another certificate with the same keys, hosts and endpoint id.
 
     Raises:
         UsageError: There is no such identity, or it was revoked.
@@ -171,7 +171,7 @@ def renew(directory: str | Path, name: str, *, days: float = CERTIFICATE_DAYS) -
 
 
 def revoke(directory: str | Path, name: str) -> Identity:
-    """Have an identity be nobody any more, as soon as members have the file; it keeps its name.
+    """Revoke an identity: members refuse it as soon as they have the file. Its name stays taken.
 
     Raises:
         UsageError: There is no such identity, or it was revoked already.
@@ -185,11 +185,11 @@ def revoke(directory: str | Path, name: str) -> Identity:
 def seal(
     directory: str | Path, group: str, topics: Sequence[str], *, roles: Sequence[str] = (), names: Sequence[str] = ()
 ) -> GroupKeys:
-    """Have topics be sealed for a group; for whom, and which, can be changed in the file later.
+    """Seal topics for a group; topics and members can be changed in the file later.
 
     Raises:
-        UsageError: There is such a group already, or nobody is named.
-        ConfigError: Something is not valid.
+        UsageError: There is such a group already, or no role and no name is given.
+        ConfigError: An argument is not valid.
     """
     home = Path(directory)
     texts.check_name(group, "a group")
@@ -214,7 +214,7 @@ def rotate(directory: str | Path, group: str, *, older_than: timedelta | None = 
 
 
 def give(directory: str | Path, name: str, group: str, since: int) -> GroupKeys:
-    """Have a member of a group read what was sealed before it joined, since an epoch.
+    """Let a member of a group read records sealed before it joined, since an epoch.
 
     Raises UsageError: There is no such group, member or epoch.
     """
@@ -223,23 +223,23 @@ def give(directory: str | Path, name: str, group: str, since: int) -> GroupKeys:
 
 
 def read(directory: str | Path) -> Permissions:
-    """What the file of a directory says, if the authority has signed it.
+    """Return the permissions of a directory, if the authority has signed them.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no file.
         ConfigError: It is not signed, too large or malformed.
     """
     return read_permissions(Path(directory))
 
 
 def sign(path: str | Path) -> Permissions:
-    """Sign what somebody has written into a file of permissions, as the next version.
+    """Sign a changed file of permissions, as the next version.
 
-    Rules that deny nothing to anybody, or not to all whom they name, are signed: ``idle_denials`` of what is returned
+    Rules that deny nothing, or not to all whom they name, are signed: ``idle_denials`` of the result
     has them.
 
     Raises:
-        ConfigError: It is malformed, or has ``roles = ["*"]``, which is nobody; the text names the line.
+        ConfigError: It is malformed, or has ``roles = ["*"]``, which matches nobody; the text names the line.
         UsageError: The authority's key is not beside it.
     """
     file = Path(path)
@@ -254,8 +254,6 @@ def sign(path: str | Path) -> Permissions:
 
 
 class _Change:
-    """The file of a directory while it is changed."""
-
     def __init__(self, home: Path) -> None:
         self._home = home
         raw = _read(permissions_file(home))
@@ -278,7 +276,7 @@ def _changed(home: Path) -> Iterator[_Change]:
 
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """One at a time changes the file: of two, one would be lost."""
+    """Lock out concurrent changes of the file, of which one would be lost."""
     try:
         file = authority_key_file(home).open("rb")
     except FileNotFoundError as error:
@@ -289,7 +287,7 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _write(home: Path, text: str, version: int, path: Path | None = None) -> Permissions:
-    """Sign a text as this version, once it is known to say something."""
+    """Sign a text as this version, after it was parsed."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -1,4 +1,4 @@
-"""The keys of groups for which topics are sealed, made where the authority's key is; see ``chappe.sealing``."""
+"""The keys of groups for which topics are sealed (``chappe.sealing``), made where the authority's key is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Keepers:
-    """The groups of one directory of keys; whoever calls holds its lock."""
+    """The groups of one directory of keys; the caller holds its lock."""
 
     def __init__(self, home: Path, found: Permissions) -> None:
         self._home = home
@@ -35,7 +35,7 @@ class Keepers:
         self._keeper = GroupAuthority(private)
 
     def follow(self) -> None:
-        """Give each group a new epoch of which the members are others now."""
+        """Give each group whose members have changed a new epoch."""
         for group in self._found.sealed:
             try:
                 chain = self._chain(group.name)
@@ -45,14 +45,14 @@ class Keepers:
             self._add(chain, self._keeper.changed(chain.keys, *self._now(group)))
 
     def rotate(self, name: str, older_than: timedelta | None = None) -> GroupKeys | None:
-        """A fresh epoch; None if the newest one is not older than that."""
+        """Begin a fresh epoch; return None if the newest one is not older than ``older_than``."""
         group, chain = self._group(name), self._chain(name)
         if chain.keys.epochs and older_than is not None and datetime.now(UTC) - chain.keys.newest.made < older_than:
             return None
         return self._add(chain, self._keeper.rotated(chain.keys, *self._now(group)))
 
     def give(self, name: str, member: str, since: int) -> GroupKeys:
-        """Have a member read what was sealed since an epoch."""
+        """Let a member read records sealed since an epoch."""
         group, chain = self._group(name), self._chain(name)
         curves, keys = self._curves(group), chain.keys
         if not chain.keys.epochs or member not in curves:
@@ -63,12 +63,12 @@ class Keepers:
         return self._add(chain, self._keeper.given(keys, member, curves[member], since))
 
     def read(self, name: str) -> GroupKeys | None:
-        """The keys of a group; None if there are none. Raises ConfigError."""
+        """Return the keys of a group; None if there are none. Raises ConfigError."""
         chain = self._chain(name)
         return chain.keys if chain.keys.epochs else None
 
     def _chain(self, name: str) -> KeyChain:
-        """What there is; without a file nothing."""
+        """Return the group's key chain, an empty one without a file."""
         found = read_sealed(self._home, name, self._check)
         if found is None:  # one that was lost had fewer lines than seconds have passed, so members take the new one
             found = KeyChain(name, self._keeper.public, int(datetime.now(UTC).timestamp()))
@@ -82,11 +82,10 @@ class Keepers:
         raise UsageError(f"there is no group {name[:100]!a}: there are {known}; `chappe keys seal` makes one")
 
     def _now(self, group: Group) -> tuple[dict[str, bytes], bytes, datetime]:
-        """What an epoch is made of."""
         return self._curves(group), os.urandom(KEY_BYTES), datetime.now(UTC)
 
     def _curves(self, group: Group) -> dict[str, bytes]:
-        """The members, who must not have expired either."""
+        """Return the keys of members that have not expired."""
         now = datetime.now(UTC)
         found = self._found.identities.values()
         return {each.name: each.curve for each in found if group.has(each) and not each.refusal(now)}

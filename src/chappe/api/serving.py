@@ -1,4 +1,4 @@
-"""What servers over HTTP need to be as careful as others: TLS, which hosts they may listen on, whom they answer."""
+"""The security of servers over HTTP: TLS, hosts to listen on, and accepted clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN_OFFER: Final = "chappe.token."  # how a page, which can set no header, off
 
 
 def may_be_dialled(found: Sequence[str], named: frozenset[str]) -> bool:
-    """Whether a client of a server on loopback may have dialled the ``Host`` that it names."""
+    """True if a client of a server on loopback may have dialled the ``Host`` that it names."""
     if len(found) != 1:
         return False
     try:
@@ -35,10 +35,10 @@ def may_be_dialled(found: Sequence[str], named: frozenset[str]) -> bool:
 
 
 def server_tls(security: Security, host: str, *, tokens: bool = False) -> ssl.SSLContext | None:
-    """TLS for a server on ``host`` beside an endpoint with ``security``; None for plain connections.
+    """Return TLS for a server on ``host`` beside an endpoint with ``security``; None for plain connections.
 
-    With certificates a client needs one of the same authority, as a peer does; where ``tokens`` count it may come
-    without one, and whoever serves it asks for the other (``Door``).
+    With certificates a client needs one of the same authority, as a peer does; with ``tokens`` it may come
+    without one, and the server asks for a token instead (``Door``).
 
     Raises:
         UsageError: The host is reachable from other machines and the security does not allow that, or its files are
@@ -57,14 +57,14 @@ def server_tls(security: Security, host: str, *, tokens: bool = False) -> ssl.SS
 
 
 def certified(tls: ssl.SSLObject | ssl.SSLSocket | None) -> str:
-    """The identity that the certificate at the other end names; empty without one."""
+    """Return the identity that the certificate at the other end names; empty without one."""
     return "" if tls is None else named_identity(tls)
 
 
 class Door:
-    """Who a client over HTTP with TLS is, by the permissions that are in force: as its certificate says, or a token.
+    """Identifies clients over HTTP with TLS, by the permissions in force: by certificate or token.
 
-    Who is nobody is counted, and logged, each reason at most every ten seconds.
+    Refusals are counted, and logged, each reason at most every ten seconds.
     """
 
     def __init__(self, permissions: Callable[[], Permissions]) -> None:
@@ -74,16 +74,16 @@ class Door:
     def holder(
         self, host: str, by_certificate: str, authorization: Sequence[str], offered: Sequence[str] = ()
     ) -> Holder:
-        """The identity of a client, and until when it is; a token counts before a certificate.
+        """Return the identity of a client, and its end; a token counts before a certificate.
 
         Args:
-            host: Where it comes from, for the log.
-            by_certificate: See ``certified``.
+            host: The client's address, for the log.
+            by_certificate: The result of ``certified``.
             authorization: Its ``Authorization`` headers.
             offered: The subprotocols that it offers.
 
         Raises:
-            NotPermitted: It is nobody who may come in; the text says why.
+            NotPermitted: The client may not come in; the text says why.
         """
         try:
             return self._holder(by_certificate, authorization, offered)
@@ -111,19 +111,18 @@ class Door:
 
 
 class Office:
-    """Lets in those who may ``administer`` all topics, over TLS with the certificate of an identity.
+    """Lets in identities that may ``administer`` all topics, over TLS.
 
-    Attributes:
-        tls: For the connections; clients may come without a certificate, with a token.
+    ``tls`` is the context for connections; clients may come without a certificate, with a token.
     """
 
     @classmethod
     def of(cls, security: LogSecurity, host: str, what: str) -> Office | None:
-        """For ``what`` listens on ``host``; None if anybody may come: there is no identity, nor need one be.
+        """Make one for ``what`` that listens on ``host``; None if everybody may come, without an identity here.
 
         Raises:
-            UsageError: The host is reachable from other machines and nothing was chosen, or files are wrong.
-            ConfigError: The permissions are not as the authority signed them.
+            UsageError: The host is reachable from other machines and no security was chosen, or files are wrong.
+            ConfigError: The signature of the permissions is wrong.
         """
         check_listening(security, host, what)
         keys = keys_of(security)
@@ -138,11 +137,10 @@ class Office:
 
     @property
     def refused(self) -> int:
-        """How many were refused."""
         return self._door.refusals.count
 
     def check(self, host: str, by_certificate: str, authorization: Sequence[str]) -> None:
-        """Raises NotPermitted, as ``Door.holder`` does, or since the client may not see this."""
+        """Raise NotPermitted as ``Door.holder`` does, or because the client may not see this."""
         self._watched.refresh()  # there may be nobody else in this process who looks
         name = self._door.holder(host, by_certificate, authorization).name
         decision = self._watched.permissions.decide(name, ADMINISTER, "", datetime.now(UTC), subtree=True)

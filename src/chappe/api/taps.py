@@ -1,4 +1,4 @@
-"""Taps: what members of this process show of what passes through them, and how others look."""
+"""Taps of members of this process, and a client that looks at a tap."""
 
 from __future__ import annotations
 
@@ -51,26 +51,24 @@ def _now_us() -> int:
 
 
 def tap_gate(security: LogSecurity, host: str) -> Gate | None:
-    """Who lets in those who look. Raises UsageError where other machines could, and nothing was chosen."""
+    """Return the gate for viewers of a tap. Raises UsageError if other machines could look without a choice."""
     check_listening(security, host, "tap")
     return gate_of(keys_of(security))
 
 
 class MeshTap:
-    """What an endpoint puts into the feed; all but the constructor is called with its lock held."""
+    """Feeds the traffic of an endpoint; called with its lock held, except the constructor."""
 
     def __init__(self, core: EndpointCore, feed: Feed) -> None:
         self._links = core.links
         self._feed = feed
 
     def came(self, conn: int, bodies: list[bytes]) -> None:
-        """Frames came over a connection."""
         link = self._links[conn]
         read = partial(read_mesh, _now_us(), named(link.peer_id), link.peer_id, link.chappe, bodies)
         self._feed.put(len(bodies), sum(map(len, bodies)), read)
 
     def published(self, topic: bytes, payload: bytes, kind: int, receiver: bytes) -> None:
-        """Something is published here."""
         at_us = _now_us()
 
         def read(wanted: tuple[bytes, ...]) -> Iterable[tuple[int, Passed]]:
@@ -79,7 +77,7 @@ class MeshTap:
         self._feed.put(1, len(topic) + len(payload), read)
 
     def published_many(self, chunk: Sequence[tuple[bytes, bytes]]) -> None:
-        """Messages to all who want them are published here: noted at once, as each costs its publisher time."""
+        """Feed messages to all receivers at once, as each call costs the publisher time."""
         at_us = _now_us()
 
         def read(wanted: tuple[bytes, ...]) -> Iterator[tuple[int, Passed]]:
@@ -91,15 +89,11 @@ class MeshTap:
 
 
 class LogTap:
-    """A forwarder, as it is looked at."""
-
     def __init__(self, node: LogPorts) -> None:
         self._node = node
         self._changes = -1
 
     def feed(self, feed: Feed | None) -> None:
-        """See ``Tapped.feed``."""
-
         def came(frames: list[bytes]) -> None:
             at_us = _now_us()
 
@@ -114,7 +108,6 @@ class LogTap:
             self._node.tapped = None if feed is None else came
 
     def wants(self) -> Wants | None:
-        """See ``Tapped.wants``."""
         with self._node.driver.lock:
             changes, ask = self._node.subscriptions()
             if changes == self._changes:
@@ -131,15 +124,15 @@ class LogTap:
 
 
 class Tap(Closeable):
-    """Looks at what passes through a member that shows it: who is slow misses something, and is told how much.
+    """Looks at the traffic of a member with a tap; a slow viewer misses messages, and learns how many.
 
     Args:
-        host: Where the member's tap listens; ``NAME@HOST`` where it is not clear which identity is there.
+        host: The address of the member's tap; ``NAME@HOST`` where several identities are possible.
         topics: Prefixes; without any: all topics.
-        security: Who we are, if the member has keys; by default the identity that ``CHAPPE_IDENTITY`` names.
+        security: Our identity, if the member has keys; by default that of ``CHAPPE_IDENTITY``.
 
     Raises:
-        UsageError: There are too many prefixes, or too long ones; or it is not clear who is there.
+        UsageError: There are too many prefixes, or too long ones; or several identities are possible there.
     """
 
     def __init__(self, host: str, port: int, topics: Sequence[str] = (), *, security: LogSecurity = None) -> None:
@@ -169,11 +162,11 @@ class Tap(Closeable):
         self._missed = 0
 
     def look(self, timeout_s: float) -> Shown:
-        """What was seen since the last call, as far as one answer has room. Ctrl-C ends the wait.
+        """Return the traffic since the last call, as far as one answer has room. Ctrl-C ends the wait.
 
         Raises:
             TimedOut: There was no answer within ``timeout_s``.
-            ChappeError: Others look already, or what answers is not a tap.
+            ChappeError: The tap has too many viewers, or another program answers.
         """
         deadline = time.monotonic() + timeout_s
         if self._asked_at is None:
@@ -194,7 +187,7 @@ class Tap(Closeable):
             self._question = question
 
     def _answer(self, deadline: float) -> Shown:
-        """Wait for one, and ask again for one that does not come."""
+        """Wait for an answer, and repeat the question if none comes."""
         while not self._socket.poll(max(0, int((min(deadline, self._ask_at()) - time.monotonic()) * 1000))):
             now = time.monotonic()
             self._dialled.look()
@@ -218,7 +211,7 @@ class Tap(Closeable):
         return answer
 
     def _ask_at(self) -> float:
-        """When the question is repeated: ever later, as one who is slow has to answer each."""
+        """Return when to repeat the question: ever later, as a slow member has to answer each."""
         assert self._asked_at is not None
         return self._asked_at + ANSWER_S * 2.0 ** min(self._question.number - self._answered - 1, ANSWER_DOUBLED_MAX)
 
@@ -226,6 +219,5 @@ class Tap(Closeable):
         self._refusal = str(event)
 
     def close(self) -> None:
-        """Look no more."""
         self._dialled.close()
         self._socket.close()

@@ -1,4 +1,4 @@
-"""Moments as users give them, in the microseconds since 1970 UTC that records carry."""
+"""Moments of users, in the microseconds since 1970 UTC that records carry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microsec
 
 
 def as_micros(moment: int | datetime) -> int:
-    """The microseconds since 1970 UTC, exactly.
+    """Return the microseconds since 1970 UTC, exactly.
 
     Raises:
         UsageError: It is neither a whole number nor a datetime with a time zone, or not of the years 1 to 9999.
@@ -49,5 +49,5 @@ def as_micros(moment: int | datetime) -> int:
 
 @cache
 def _warn(unit: str) -> None:
-    """Times so early are legal, and hardly ever meant: say so, once in a process."""
+    """Warn once of times so early that they are legal, and hardly ever meant."""
     logger.warning("a time early in 1970 was given, which would be one of today in %s: a time is microseconds", unit)

@@ -2,7 +2,7 @@
 
 A token is a JSON Web Token (RFC 7519), signed by ES256 with the key of the identity's certificate: ``sub`` is the name
 of the identity, ``exp`` the end in seconds since 1970, ``aud`` is ``chappe``. The holder of that key makes tokens on
-its own machine; a server needs nothing but the permissions to check one, and revoking the identity ends them all. To
+its own machine; a server needs only the permissions to check one, and revoking the identity ends them all. To
 servers over HTTP the holder of a token is that identity until it ends, and nowhere else.
 """
 
@@ -29,14 +29,14 @@ TOKEN_S_MAX: Final = 397 * 86_400.0  # as long as an identity
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The identity that a token is of, and when it ends, in seconds since 1970."""
+    """A token's identity and its end, in seconds since 1970."""
 
     name: str
     end: float
 
 
 def make_token(keys: Keys, lifetime_s: float, now: datetime | None = None) -> str:
-    """A token of this identity that counts for this many seconds, at most ``TOKEN_S_MAX``; it is a secret.
+    """Return a token of this identity that counts for this many seconds, at most ``TOKEN_S_MAX``; it is a secret.
 
     Raises:
         UsageError: There is no such identity, its key cannot be used, or the number of seconds is out of bounds.
@@ -57,7 +57,7 @@ def make_token(keys: Keys, lifetime_s: float, now: datetime | None = None) -> st
 
 
 def token_holder(token: str, permissions: Permissions, now: datetime) -> Holder:
-    """The identity that a token is of. Raises NotPermitted, which says why it counts for nothing."""
+    """Return the identity of a token. Raises NotPermitted, which says why the token does not count."""
     import jwt
 
     from chappe.sealing.primitives import public_key

@@ -62,7 +62,7 @@ class Working:
             raise UsageError("--timeout goes with --exec only where --until-end does")
 
     def processors(self) -> list[int] | None:
-        """Parse ``--cpus``. Raises UsageError."""
+        """Parse the numbers of ``--cpus``. Raises UsageError."""
         if self.cpus is None:
             return None
         try:

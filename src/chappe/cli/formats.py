@@ -145,7 +145,7 @@ def _whole(line: _Line) -> FullRecord:
 
 
 def bytes_of(text: JsonBytes) -> bytes | None:
-    """Undo ``json_value``. Raises UsageError."""
+    """Convert the JSON of ``json_value`` back to bytes. Raises UsageError."""
     if isinstance(text, Base64):
         try:
             return base64.b64decode(text.base64, validate=True)

@@ -123,6 +123,7 @@ class DataStoreWatch(Source[DataStoreEvent]):
     # -- for the store, with the lock held --------------------------------------------------------------
 
     def notify(self, change: KeyChange) -> None:
+        """Take a change; the lock is held."""
         if self._overflowed or not self._wanted(change.key):
             return
         size = size_of(change.key) + size_of(change.value)

@@ -1,4 +1,4 @@
-"""Publishing records to topics."""
+"""Publishing records to topics, in a partition of its own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""All topics of a producer: the records gathered for each, and when they leave. All with the producer's lock held.
+"""The topics of a producer: the records gathered for each, and when they leave. All with the producer's lock held.
 
-A topic is begun when it is first written to, or when an identity was in a former life.
+A topic is opened by its first record, or because an identity wrote it in a former life.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ SHOWN = 3  # topics named in one sentence; of the rest it is said how many there
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
-    """How far a producer is with one topic.
+    """The progress of a producer in one topic.
 
-    ``next_offset`` is the offset that the next record gets; every one before ``stored`` is held by ``min_acks`` stores.
+    The next record gets ``next_offset``; every offset before ``stored`` is held by ``min_acks`` stores.
     """
 
     next_offset: int
@@ -51,14 +51,14 @@ class TopicProgress:
 
 
 class TopicWriters:
-    """What all topics of a producer share; with its lock held, but for what only looks.
+    """The topics of a producer, and what they share.
 
     Args:
-        check: Raises what every call of the producer is to raise.
-        deliveries: Told of records that are stored.
+        check: Raises the error that every call of the producer has to raise.
+        deliveries: Hears of stored records.
         buffer_bytes: Bound of the bytes that no store has yet, of all topics.
-        block: Whether to wait at the bound.
-        sealing: Seals what is sealed for a group; None if nothing can be.
+        block: Wait at the bound instead of raising.
+        sealing: Seals records for groups; None if nothing can be sealed.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class TopicWriters:
             self.open(topic)
 
     def open(self, topic: str) -> TopicWriter:
-        """Begin to write one more topic.
+        """Open one more topic.
 
         Raises:
             UsageError: There are ``PRODUCER_TOPICS_MAX``.
@@ -133,11 +133,11 @@ class TopicWriters:
     # -- for the node ---------------------------------------------------------------------------------------
 
     def progress_of(self, stored: StoredTo) -> None:
-        """More of a topic is stored, which somebody waits for."""
+        """Pass on that more of an awaited topic is stored."""
         self._deliveries.progress(self.by_topic[stored.topic].core)
 
     def carry_out(self, job: JournalBatch | JournalTrim) -> None:
-        """Have the journal of a topic do a job. Raises as it does."""
+        """Do a job of a topic's journal. Raises as the journal does."""
         writer = self.by_topic[job.topic]
         if isinstance(job, JournalBatch):
             writer.persist(job)
@@ -147,7 +147,7 @@ class TopicWriters:
     # -- what is done to all --------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Publish what is gathered. Raises what the journal of one topic does, after the others were published."""
+        """Publish gathered records. Raises the error of one topic's journal after the others were published."""
         refused: StorageError | None = None
         for each in self.by_topic.values():
             try:
@@ -158,7 +158,7 @@ class TopicWriters:
             raise refused
 
     def hurry(self, waiting: bool) -> None:
-        """Somebody waits for acknowledgements, or no longer."""
+        """Note that a flush waits for acknowledgements, or waits no longer."""
         now = time.monotonic()
         for each in self.by_topic.values():
             each.core.hurry(now, waiting)
@@ -166,18 +166,17 @@ class TopicWriters:
         self.node.tell()
 
     def look_again(self) -> None:
-        """Have no record take the short way before something was looked at."""
+        """End the short path of records, which skips checks."""
         for each in self.by_topic.values():
             each.core.plain = False
 
     # -- looking, from any thread -----------------------------------------------------------------------------
 
     def partitions(self) -> list[LogProducer]:
-        """In the order in which the topics were begun; a list, as another thread may add one."""
+        """Return the cores in the order of their topics; a list, as another thread may add one."""
         return [each.core for each in list(self.by_topic.values())]
 
     def progress(self) -> dict[str, TopicProgress]:
-        """How far each is."""
         return {each.topic: TopicProgress(each.next_offset, each.stored) for each in self.partitions()}
 
     def __str__(self) -> str:
@@ -189,8 +188,7 @@ class TopicWriters:
 class TopicWriter:
     """Gathers records for one partition, and hands on whole batches.
 
-    Args:
-        journal: Where batches go first, if it has an identity; what a former life left pending is gathered anew.
+    With an identity batches go to ``journal`` first; pending records of a former life are gathered again.
     """
 
     __slots__ = (
@@ -225,7 +223,7 @@ class TopicWriter:
     # -- sending ------------------------------------------------------------------------------------------
 
     def send(self, value: object, key: object, headers: Headers, timestamp: int | None) -> int:
-        """A record that needs a look: the first one after a flush, the last one of a batch, one with extras."""
+        """Add a record that needs a check: the first after a flush, the last of a batch, one with extras."""
         raw, raw_key = as_bytes(value, "the value"), as_bytes(key, "the key")
         core, common = self.core, self._common
         self._make_room()
@@ -249,7 +247,7 @@ class TopicWriter:
         return offset
 
     def send_some(self, values: list[bytes | str | None], start: int, stamp: int | None) -> int:
-        """As many of these values as probably fill a batch, from index ``start`` on; returns where to go on."""
+        """Add about as many values as fill a batch, from index ``start`` on; return where to go on."""
         some = values[start : start + self.core.many]
         if stamp is not None or [*map(type, some)].count(bytes) != len(some):
             for value in some:
@@ -262,7 +260,7 @@ class TopicWriter:
         return start + taken
 
     def send_batch(self, encoded: Callable[[int], bytes]) -> range:
-        """Records that are a batch, or become one once it is known at which offset the first of them is."""
+        """Add a batch, which ``encoded`` returns for the offset of its first record."""
         self._make_room(alone=True)  # what was sent before comes first
         first = self.core.next_offset
         self._refusal = None
@@ -281,7 +279,7 @@ class TopicWriter:
         headers: Headers,
         timestamp: int | None,
     ) -> None:
-        """Have the journal remember a record that is gathered still; if it refuses, the record was not taken."""
+        """Write a gathered record to the journal; if the journal refuses, the record was not taken."""
         stamp = self._common.cores.clock.wall_ns() // 1000 if timestamp is None else timestamp
         if value is None or key is not None or headers:
             keys = None if key is None else [key]
@@ -297,7 +295,7 @@ class TopicWriter:
     # -- leaving ------------------------------------------------------------------------------------------
 
     def idle(self) -> float:
-        """See ``driver.Task``. While records come, it looks again."""
+        """Return the seconds until the next look; while records come, it looks again."""
         if self._quiet:
             return math.inf
         now, common = time.monotonic(), self._common
@@ -326,10 +324,10 @@ class TopicWriter:
             pass  # whoever sends or flushes next is told, if it is still so
 
     def flush_batch(self) -> None:
-        """Publish what is gathered.
+        """Publish the gathered records.
 
         Raises:
-            StorageFull, StorageError: The journal refuses it; it is gathered still.
+            StorageFull, StorageError: The journal refuses them; they stay gathered.
         """
         self.core.plain = False
         began, gathered = time.monotonic(), self.core.pending
@@ -355,7 +353,7 @@ class TopicWriter:
             self._node.serve()
 
     def persist(self, job: JournalBatch) -> None:
-        """Have the journal take a batch. Raises as it does."""
+        """Write a batch to the journal. Raises as the journal does."""
         assert self._journal is not None
         end = Batch.parse(job.body, check=False).next
         try:
@@ -373,12 +371,12 @@ class TopicWriter:
             raise
 
     def trim(self, offset: int) -> None:
-        """Everything before ``offset`` is stored."""
+        """Drop stored records, those before ``offset``, from the journal."""
         assert self._journal is not None
         self._journal.trim(offset)
 
     def _flush_or_take_back(self, offset: int) -> None:
-        """As ``flush_batch``; if the journal refuses, the records from ``offset`` on were not taken."""
+        """Flush; if the journal refuses, the records from ``offset`` on were not taken."""
         try:
             self.flush_batch()
         except StorageError:
@@ -388,7 +386,7 @@ class TopicWriter:
     # -- room ---------------------------------------------------------------------------------------------
 
     def _make_room(self, *, alone: bool = False) -> None:
-        """Wait for room, or raise; ``alone``: nothing may be gathered, or have to be, when this returns."""
+        """Wait for room, or raise; with ``alone`` no record is gathered, or has to be, at the end."""
         core, common = self.core, self._common
         common.check()
         if common.sealing is not None:
@@ -408,9 +406,9 @@ class TopicWriter:
             common.check()
 
     def _await_keys(self, sealing: Sealing) -> None:
-        """Have the keys to seal with; they travel, and may come a moment after the permissions that want them.
+        """Wait for the keys to seal with, which may come a moment after the permissions that require them.
 
-        Raises Sealed: They do not, or this producer does not block.
+        Raises Sealed: They do not come, or this producer does not block.
         """
         common = self._common
         until = None
@@ -453,7 +451,7 @@ class TopicWriter:
 
 
 def counted(missing: Iterable[tuple[str, int]]) -> str:
-    """How many records of which topics, for people; empty if there are none."""
+    """Name counts of records by topic, for people; empty if all are 0."""
     found = [f"{count} records of topic {topic!r}" for topic, count in missing if count > 0]
     return _and_more(" and ".join(found[:SHOWN]), len(found), "of ")
 

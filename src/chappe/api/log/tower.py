@@ -17,19 +17,19 @@ class Tower(at_exit.Collectable, Closeable):
     """Introduces members to each other; carries no records.
 
     Args:
-        listen: ``HOST[:PORT[:PORT]]``; port 0 lets the operating system choose both. By default where the settings
-            (``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``) say that the tower is, or else loopback and the original's
-            ports 5556 and 5557.
+        listen: ``HOST[:PORT[:PORT]]``; port 0 lets the operating system choose both. By default the tower of the
+            settings (``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``), or else loopback and the original's ports 5556
+            and 5557.
         name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``chappe tower@web1``.
-        security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` or
-            ``chappe.toml`` names. With an identity it lets in only those whom the permissions know. Beyond this machine
+        security: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for the identity of ``CHAPPE_IDENTITY`` or
+            ``chappe.toml``. With an identity it lets in only members that the permissions know. Beyond this machine
             a choice has to be made.
 
     Raises:
         AddressInUse: A port is taken.
-        NotPermitted: The permissions do not let this identity introduce anybody.
-        UsageError: Nobody may listen there without a word, or something is wrong with the identity.
+        NotPermitted: The permissions do not let this identity introduce members.
+        UsageError: Listening beyond this machine requires ``security``, or the identity is wrong.
     """
 
     def __init__(self, listen: str | None = None, *, name: str | None = None, security: LogSecurity = None) -> None:
@@ -46,26 +46,26 @@ class Tower(at_exit.Collectable, Closeable):
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """Its name for people, in lists and pictures."""
         return self._name
 
     @property
     def address(self) -> str:
-        """What members are given as ``tower``."""
+        """The address to give to members as ``tower``."""
         return str(self._node.address)
 
     @property
     def malformed(self) -> int:
-        """Messages dropped because they were no beacons."""
+        """The number of messages dropped because they were no beacons."""
         return self._node.driver.malformed
 
     @property
     def refused(self) -> int:
-        """Connections of this process's sockets that were refused: without keys of the permissions."""
+        """The number of refused connections to this process's sockets: their keys were not in the permissions."""
         return 0 if self._node.gate is None else self._node.gate.refused
 
     def nodes(self) -> int:
-        """Members heard within the last seconds. Raises MemberStopped if it met a defect."""
+        """Return the number of members heard within the last seconds. Raises MemberStopped after a defect."""
         self._node.driver.turns.check()
         return self._node.nodes()
 
@@ -73,7 +73,7 @@ class Tower(at_exit.Collectable, Closeable):
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
 
         Raises:
-            MemberStopped: It met a defect, and no longer introduces anybody.
+            MemberStopped: It met a defect, and no longer introduces members.
         """
         self._node.driver.halt_event.wait(timeout)
         self._node.driver.turns.check()

@@ -1,1 +1,1 @@
-"""The mesh as its users hold it."""
+"""Endpoints of the mesh, their subscribers, publishers and gateways."""

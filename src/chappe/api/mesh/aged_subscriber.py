@@ -1,8 +1,8 @@
-"""Subscribers that take nothing that is too old: that was published longer ago, wherever it has been since.
+"""Subscribers with a bound on the age of messages since their publication, whatever their route.
 
-Endpoints of chappe tell each other when something was published, once a subscriber asks (``mesh.links.link``). What
-nobody told of, as it is from an original, or came over one, counts from when the first endpoint of chappe had it that
-could tell; at the latest from when it came here.
+Endpoints of chappe tell each other the time of publication, once a subscriber asks (``mesh.links.link``). The age of
+a message without one, from or over an original, counts from the first endpoint of chappe that could tell; at
+the latest from its arrival here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chappe.system import time
 
 
 class AgedSubscriber(Subscriber):
-    """As ``Subscriber``, with a bound for how old a message may be when it is taken."""
+    """A ``Subscriber`` with a bound on the age of a message when it is taken."""
 
     def __init__(
         self,
@@ -44,24 +44,21 @@ class AgedSubscriber(Subscriber):
         super().__init__(endpoint, number, topics, inbox, messages_max, bytes_max, on_gap)
 
     def get(self, timeout: Seconds = None) -> Received | None:
-        """See ``Source.get``."""
         return Source.get(self, timeout)
 
     @property
     def dropped(self) -> int:  # type: ignore[override]
-        """How many messages were dropped because this subscriber was too slow, or they were too old."""
+        """The number of messages that were dropped, by the policy or because they were too old."""
         return super().dropped + self._stale.dropped
 
     # -- inside ---------------------------------------------------------------------------------------
 
     def deliver(self, messages: list[Message]) -> None:
-        """See ``Subscriber.deliver``."""
         if self._ended is None:
             now = time.monotonic()
             super().deliver([replace(each, published=now) if each.published is None else each for each in messages])
 
     def ready(self) -> bool:
-        """See ``Subscriber.ready``."""
         return super().ready() or self._ended is not None
 
     def _check(self) -> None:
@@ -94,7 +91,7 @@ class AgedSubscriber(Subscriber):
         return [each for each in messages if _age_s(each, now) > self._stale.max_age_s]
 
     def _end(self, stale: list[Message], now: float) -> None:
-        """The first of these, and of what waits, is too old."""
+        """End the subscription: the first of ``stale``, and of the waiting messages, is too old."""
         first = stale[0]
         topic = first.topic.decode("utf-8", "backslashreplace")
         self._leave()

@@ -37,20 +37,18 @@ if TYPE_CHECKING:
 
 
 class AsyncSubscriber(AsyncSource[Received]):
-    """As ``Subscriber``: ``async for topic, value in subscriber``, or ``await subscriber.get()``."""
+    """``Subscriber`` for asyncio: ``async for topic, value in subscriber``, or ``await subscriber.get()``."""
 
     source: Subscriber
 
     def add(self, *topics: str) -> None:
-        """See ``Subscriber.add``."""
         self.source.add(*topics)
 
     def remove(self, *topics: str) -> None:
-        """See ``Subscriber.remove``."""
         self.source.remove(*topics)
 
     async def read_arrow(self, timeout: Seconds = None) -> list[pa.RecordBatch]:
-        """See ``Subscriber.read_arrow``; a thread decodes. What was taken when this is cancelled is there again."""
+        """Read columns as ``Subscriber.read_arrow`` does; a thread decodes. A cancellation puts messages back."""
         read = reader()
         while True:
             ready = await self._ready(timeout)
@@ -69,12 +67,11 @@ class AsyncSubscriber(AsyncSource[Received]):
 
     @property
     def malformed(self) -> int:
-        """See ``Subscriber.malformed``."""
         return self.source.malformed
 
 
 class AsyncStatusSubscriber(AsyncSource[Any]):
-    """As ``StatusSubscriber``: ``async for event in statuses``, or ``await statuses.get()``."""
+    """``StatusSubscriber`` for asyncio: ``async for event in statuses``, or ``await statuses.get()``."""
 
 
 async def _call_hooks(waiting: AsyncSource[Any]) -> None:
@@ -92,9 +89,11 @@ async def _call_hooks(waiting: AsyncSource[Any]) -> None:
 
 
 class AsyncEndpoint(AsyncCloseable):
-    """As ``Endpoint``, with its arguments; made where a loop runs: ``async with AsyncEndpoint() as endpoint``.
+    """``Endpoint`` for asyncio, made where a loop runs: ``async with AsyncEndpoint() as endpoint``.
 
-    Hooks are called in the event loop, and may be coroutine functions.
+    Methods that may wait are coroutines: ``listen``, ``peer``, ``unpeer``, ``topology``, ``await_peer``,
+    ``attach_master``, ``attach_clone``, ``room``, ``publish``, ``publish_batch`` and ``close``. Hooks are called in the
+    event loop, and may be coroutine functions.
     """
 
     _hooks: asyncio.Task[None] | None = None
@@ -118,7 +117,7 @@ class AsyncEndpoint(AsyncCloseable):
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> AsyncEndpoint:
-        """For the event loop that runs, of an endpoint that is there already; ``leave`` it before the loop ends."""
+        """Attach the running event loop to an existing endpoint; ``leave`` it before the loop ends."""
         made = cls.__new__(cls)
         made.endpoint = endpoint
         made._watch = Watch(endpoint.node.turns, "AsyncEndpoint")
@@ -126,11 +125,9 @@ class AsyncEndpoint(AsyncCloseable):
 
     @property
     def id(self) -> str:
-        """Its endpoint id."""
         return self.endpoint.id
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """See ``Endpoint.listen``."""
         return await asyncio.to_thread(self.endpoint.listen, host, port)
 
     async def peer(
@@ -143,7 +140,6 @@ class AsyncEndpoint(AsyncCloseable):
         attempts: int | None = None,
         timeout: float | None = None,
     ) -> str:
-        """``Endpoint.peer``, whose wait is a coroutine's."""
         asked = self.endpoint.begin_peer(host, port, check_retry(retry_s, retry_max_s, attempts))
         await self._watch.wait(asked.done, timeout)
         return str(UUID(bytes=asked.take(f"no peering with {host}:{port} yet: is an endpoint listening there?")))
@@ -157,43 +153,34 @@ class AsyncEndpoint(AsyncCloseable):
         retry_max_s: float | None = None,
         attempts: int | None = None,
     ) -> None:
-        """``Endpoint.peer_nosync``."""
         self.endpoint.peer_nosync(host, port, retry_s=retry_s, retry_max_s=retry_max_s, attempts=attempts)
 
     async def unpeer(self, host: str, port: int, *, timeout: float | None = None) -> None:
-        """See ``Endpoint.unpeer``."""
         asked = self.endpoint.begin_unpeer(host, port)
         await self._watch.wait(asked.done, timeout)
         asked.take(f"{host}:{port} has not said goodbye yet")
 
     def peers(self) -> list[PeerInfo]:
-        """See ``Endpoint.peers``."""
         return self.endpoint.peers()
 
     async def topology(self) -> Network:
-        """See ``Endpoint.topology``."""
         return await asyncio.to_thread(self.endpoint.topology)  # of thousands of endpoints it takes a while
 
     async def await_peer(self, id: str | UUID, timeout: float | None = AWAIT_S) -> bool:
-        """See ``Endpoint.await_peer``."""
         asked = self.endpoint.begin_await_peer(id, timeout)
         await self._watch.wait(asked.done)
         return asked.take("the endpoint was closed") is True
 
     def forward(self, *topics: str) -> None:
-        """See ``Endpoint.forward``."""
         self.endpoint.forward(*topics)
 
     def subscribe(self, *topics: str, **options: Any) -> AsyncSubscriber:
-        """See ``Endpoint.subscribe``."""
         return AsyncSubscriber(self.endpoint.subscribe(*topics, **options), self._watch)
 
     def statuses(self) -> AsyncStatusSubscriber:
-        """See ``Endpoint.statuses``."""
         return AsyncStatusSubscriber(self.endpoint.statuses(), self._watch)
 
     async def attach_master(self, name: str, backend: str = "memory", **options: Any) -> AsyncDataStore:
-        """See ``Endpoint.attach_master``."""
         attach = partial(self.endpoint.attach_master, name, backend, **options)  # it opens files
         return AsyncDataStore(await made_in_thread(attach, DataStore.close), self._watch)
 
@@ -206,7 +193,6 @@ class AsyncEndpoint(AsyncCloseable):
         *,
         timeout: float | None = AWAIT_S,
     ) -> AsyncDataStore:
-        """See ``Endpoint.attach_clone``."""
         made = begin_clone(self.endpoint, name, resync_s, stale_s, mutation_buffer_s)
         if timeout != 0:
             try:
@@ -225,7 +211,6 @@ class AsyncEndpoint(AsyncCloseable):
             await self._watch.wait(lambda: self.endpoint.room(asked, receiver, call))
 
     async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
-        """See ``Endpoint.publish``; waits for room without blocking the loop."""
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
         since = None
@@ -242,7 +227,6 @@ class AsyncEndpoint(AsyncCloseable):
             await self.room((raw,), receiver)
 
     async def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
-        """See ``Endpoint.publish_batch``; waits for room without blocking the loop."""
         total = 0
         for chunk in self.endpoint.chunks(messages):
             since = wanted = None
@@ -261,15 +245,13 @@ class AsyncEndpoint(AsyncCloseable):
 
     @property
     def dropped(self) -> int:
-        """See ``Endpoint.dropped``."""
         return self.endpoint.dropped
 
     def leave(self) -> None:
-        """Have the event loop read the endpoint's sockets no more; the endpoint stays."""
+        """Stop reading the endpoint's sockets in the event loop; the endpoint stays."""
         self._watch.leave()
 
     async def close(self) -> None:
-        """See ``Endpoint.close``."""
         self._watch.unread()
         await asyncio.to_thread(self.endpoint.close)
         if self._hooks is not None and self._hooks is not asyncio.current_task():

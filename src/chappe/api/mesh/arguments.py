@@ -1,4 +1,4 @@
-"""What users hand to the mesh, checked and in the form that the core takes."""
+"""Arguments of users of the mesh, checked and converted for the core."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NS_MAX: Final = 2**63 - 1
 
 
 class Encoded:
-    """A value in the bytes that it travels as, for whoever passes messages on. Nobody looks whether they are one."""
+    """A value in its encoded bytes, for forwarders. The bytes are not checked."""
 
     __slots__ = ("_raw",)
 
@@ -36,7 +36,6 @@ class Encoded:
         self._raw = raw
 
     def encode(self) -> bytes:
-        """The bytes."""
         return self._raw
 
 
@@ -44,7 +43,6 @@ _ENCODE: Final = frozenset({zeek.Event, zeek.Batch, zeek.LogCreate, zeek.LogWrit
 
 
 def encode_topic(topic: str) -> bytes:
-    """The bytes of a topic. Raises UsageError."""
     try:
         raw = as_text(topic, "a topic").encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -55,14 +53,13 @@ def encode_topic(topic: str) -> bytes:
 
 
 def encode_value(value: object) -> bytes:
-    """The bytes of a value."""
     return value.encode() if type(value) in _ENCODE else encode(value)  # type: ignore[attr-defined]
 
 
 def chunks(
     messages: Iterable[tuple[str, object]], messages_max: int, bytes_max: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Messages as the core takes them, so many at a time and not many more bytes than ``bytes_max``."""
+    """Encode messages in lists of at most ``messages_max`` and about ``bytes_max`` bytes."""
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     topic, raw = "", b""
@@ -84,12 +81,12 @@ def chunks(
 
 
 def topics_of(chunk: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    """The topics of encoded messages, once for each run of equal ones."""
+    """Return the topics of encoded messages, once for each run of equal ones."""
     return (topic for topic, _ in groupby(chunk, itemgetter(0)))
 
 
 def own_id(wanted: str | UUID | None, security: Contexts | None) -> bytes:
-    """The id of an endpoint: what its user or its certificate says, else a random one."""
+    """Return the id of an endpoint: the user's, its certificate's, or a random one."""
     named = security.ids if security is not None else frozenset()
     if wanted is not None:
         own = as_id(wanted).bytes
@@ -102,7 +99,6 @@ def own_id(wanted: str | UUID | None, security: Contexts | None) -> bytes:
 
 
 def as_id(text: str | UUID) -> UUID:
-    """An endpoint id that a user wrote."""
     try:
         found = text if isinstance(text, UUID) else UUID(text)
     except (ValueError, AttributeError, TypeError):
@@ -113,7 +109,6 @@ def as_id(text: str | UUID) -> UUID:
 
 
 def as_policy(on_full: str) -> Policy:
-    """A policy that a user wrote."""
     try:
         return Policy(on_full)
     except ValueError:
@@ -121,7 +116,6 @@ def as_policy(on_full: str) -> Policy:
 
 
 def as_recording(directory: str | Path | None, messages_max: int | None) -> RecordingOptions | None:
-    """What an endpoint is to record."""
     if messages_max is not None and messages_max < 1:
         raise UsageError(f"output_generator_file_cap is a number of messages, at least 1, not {messages_max!r}")
     if directory is None:
@@ -134,20 +128,18 @@ def as_recording(directory: str | Path | None, messages_max: int | None) -> Reco
 
 
 def check_bounds(messages_max: int, bytes_max: int) -> None:
-    """Raise UsageError if these cannot be the bounds of a queue."""
+    """Raise UsageError for wrong bounds of a queue."""
     if messages_max < 1 or bytes_max < 1:
         raise UsageError("bounds of a queue are at least 1")
 
 
 def check_port(port: int) -> int:
-    """A port to dial."""
     if not 0 < port < 65536:
         raise UsageError(f"{port} is not a port to dial: 1 to 65535")
     return port
 
 
 def check_retry(retry_s: float, retry_max_s: float | None, attempts: int | None) -> Retry:
-    """When to dial again."""
     if not 0 <= retry_s < math.inf:
         raise UsageError(f"retry_s is a number of seconds, 0 for a single attempt, not {retry_s!r}")
     if retry_max_s is not None and not 0 < retry_s <= retry_max_s < math.inf:
@@ -158,7 +150,6 @@ def check_retry(retry_s: float, retry_max_s: float | None, attempts: int | None)
 
 
 def expiry_ns(expiry_s: float) -> int:
-    """Nanoseconds of an expiry."""
     if not 0 < expiry_s < math.inf:
         raise UsageError(f"expiry_s is a number of seconds above 0, not {expiry_s!r}")
     return min(int(expiry_s * _NS), _NS_MAX)

@@ -71,37 +71,38 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
     Any number of them can be in one process. Use from several threads is safe. Close it, or use it in a ``with``.
 
     Args:
-        id: A UUID; by default the one that its certificate names, else a random one.
-        security: See ``chappe.security``. By default connections are plain and only within this machine.
-        forwarding: Whether messages pass through this endpoint from one peer to another.
-        paths: In how many ways what is published here goes to each receiver. With 2 it goes along two trees, which
-            share no endpoint and no link that not every way to the receiver has: when one dies, the other copy is on
-            its way, and nobody waits until a new way is found. Subscribers get each message once.
-        on_full: What happens when a peer takes less than is published: ``publish`` waits (``block``), ``drop_oldest``,
-            ``drop_newest``, or ``disconnect`` (and dial again, if we dialled). What is dropped is counted and reported.
-        peer_messages_max: How many messages may wait for each peer; then ``on_full`` applies. With ``block`` what is on
-            its way from others is taken beyond that, up to twice as many and 131,072 more.
+        id: A UUID; by default that of its certificate, else a random one.
+        security: ``chappe.security`` lists the choices. By default connections are plain and only within this machine.
+        forwarding: Forward messages from one peer to another.
+        paths: The number of routes of a publication to each receiver. With 2 it goes along two trees, which
+            share no endpoint and no link except those that every route to the receiver has: when one dies, the other
+            copy is on its way, without a wait for a new route. Subscribers get each message once.
+        on_full: The policy when a peer is slower than publications: ``publish`` waits (``block``), ``drop_oldest``,
+            ``drop_newest``, or ``disconnect`` (and dial again, if we dialled). Dropped messages are counted and
+            reported.
+        peer_messages_max: How many messages may wait for each peer; then ``on_full`` applies. With ``block`` messages
+            on their way from others are taken beyond that, up to twice as many and 131,072 more.
         peer_bytes_max: How many bytes; twice as many in the same way.
-        heartbeat_s: A peer that was silent for three times so long is lost, unless it still takes what is sent.
-        last_values: Of how many topics to keep the newest message that is published here, comes, or passes through: for
-            subscribers that begin later with ``last=True``. At most 64 MiB of them; those of which nothing came for
-            longest are forgotten first. ``forward`` has topics come that nobody else wants.
-        recording_directory: A folder, made if it is missing, that gets the shapes, without contents, of what this
-            endpoint publishes, its subscriptions and its peers: for ``chappe mesh generate``. One that is there gives
-            way.
+        heartbeat_s: A peer that is silent for three times as long is lost, unless it still takes data.
+        last_values: The number of topics whose newest message is kept, of those published here, received or forwarded:
+            for subscribers that begin later with ``last=True``. At most 64 MiB of them; the topics that were silent
+            longest are forgotten first. ``forward`` requests topics that no subscriber here wants.
+        recording_directory: A folder, made if missing, that gets the shapes, without contents, of this endpoint's
+            publications, its subscriptions and its peers: for ``chappe mesh generate``. A former recording there is
+            replaced.
         output_generator_file_cap: How many messages are recorded at most; by default without a limit.
-        on_discovered: A hook, called when there is a way to an endpoint; each hook gets the status. Hooks are called in
-            a thread, one after the other, in the order of the statuses. They may call everything here, and wait. Others
-            that publish here wait, 5 s at most, until those hooks have returned that were called before. What a hook
-            raises is told as ``HookFailed`` and logged, and the endpoint goes on.
-        on_connected: Called when a peering stands.
+        on_discovered: A hook, called when there is a route to an endpoint; each hook gets the status. Hooks are called
+            in a thread, one after the other, in the order of the statuses. They may call everything here, and wait.
+            Other publications here wait, 5 s at most, until those hooks have returned that were called before. An
+            exception of a hook is reported as ``HookFailed`` and logged, and the endpoint goes on.
+        on_connected: Called when a peering is established.
         on_disconnected: Called when a peering is lost.
         on_removed: Called when we ended a peering.
-        on_unreachable: Called when the last way to an endpoint is gone.
+        on_unreachable: Called when the last route to an endpoint is gone.
         on_forward: Called with each message of others that passes from one peer to another here, and returns it,
-            ``message.with_value(...)``, or None to hold it back. Subscribers here get what came. It is called while
-            the endpoint works, and so holds it up: it may not call the endpoint, nor wait for anybody. A message that
-            it raises on is held back, counted in ``dropped`` and logged.
+            ``message.with_value(...)``, or None to hold it back. Subscribers here get the unchanged message. It is
+            called while the endpoint works, and so holds it up: it may not call the endpoint, nor wait. After an
+            exception the message is held back, counted in ``dropped`` and logged.
 
     Raises:
         UsageError: An argument or a file of the security is wrong.
@@ -162,10 +163,10 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
     # -- peers ----------------------------------------------------------------------------------------
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Accept peers; returns the port, which is any free one by default. ``*`` listens on all interfaces.
+        """Accept peers; return the port, which is any free one by default. ``*`` listens on all interfaces.
 
         Raises:
-            AddressInUse: Somebody listens there.
+            AddressInUse: Another program listens there.
             UsageError: The host is not of this machine, or reachable from others and no security was chosen.
         """
         check_reach(self.security, host)
@@ -173,14 +174,14 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         return self.node.listen(host, port)
 
     def tap(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Let ``chappe tap`` see what passes through this endpoint; returns the port, by default any free one.
+        """Let ``chappe tap`` see the traffic of this endpoint; return the port, by default any free one.
 
-        While nobody looks that costs nothing, and who looks slows nobody down. With an identity (``security=Keys(...)``
-        or ``CHAPPE_IDENTITY``) it shows only to whom may ``administer`` these topics, encrypted; otherwise whoever
-        reaches the port may look, on this machine alone unless the endpoint's security is ``"plain"``.
+        A tap without a viewer costs nothing, and viewers slow no member down. With an identity (``security=Keys(...)``
+        or ``CHAPPE_IDENTITY``) it shows topics only to identities that may ``administer`` them, encrypted; otherwise to
+        any program that reaches the port, on this machine alone unless the endpoint's security is ``"plain"``.
 
         Raises:
-            AddressInUse: Somebody listens there.
+            AddressInUse: Another program listens there.
             UsageError: The host is not of this machine, or reachable from others and there is no identity.
         """
         self.check()
@@ -199,7 +200,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         attempts: int | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Dial until a peering stands; returns the peer's id. Ctrl-C ends the wait, and so does ``close``.
+        """Dial until a peering is established; return the peer's id. Ctrl-C ends the wait, and so does ``close``.
 
         A peering that is lost later is dialled again in the same way, at once to begin with, until ``unpeer``.
 
@@ -222,7 +223,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         return str(UUID(bytes=asked.take(f"no peering with {host}:{port} yet: is an endpoint listening there?")))
 
     def begin_peer(self, host: str, port: int, retry: Retry) -> Asked:
-        """``peer`` up to the wait."""
+        """Begin ``peer``, without the wait."""
         check_reach(self.security, host)
         check_port(port)
         with self._lock:
@@ -239,11 +240,11 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         retry_max_s: float | None = None,
         attempts: int | None = None,
     ) -> None:
-        """``peer`` without waiting: statuses and errors tell what became of it."""
+        """Dial as ``peer`` without waiting: statuses and errors report the outcome."""
         self.begin_peer(host, port, check_retry(retry_s, retry_max_s, attempts)).forget()
 
     def unpeer(self, host: str, port: int, *, timeout: float | None = None) -> None:
-        """End the peering with what was dialled there, after everything published before has arrived; dial no more.
+        """End the peering with this address, after everything published before has arrived; dial no more.
 
         Raises:
             PeerInvalid: There is no such peering.
@@ -254,7 +255,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         asked.take(f"{host}:{port} has not said goodbye yet")
 
     def begin_unpeer(self, host: str, port: int) -> Asked:
-        """``unpeer`` up to the wait."""
+        """Begin ``unpeer``, without the wait."""
         check_port(port)
         with self._lock:
             asked = self.question()
@@ -262,19 +263,19 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
             return asked
 
     def unpeer_nosync(self, host: str, port: int) -> None:
-        """As ``unpeer``, without waiting."""
+        """End a peering as ``unpeer`` without waiting."""
         self.begin_unpeer(host, port).forget()
 
     def peers(self) -> list[PeerInfo]:
-        """The direct peers, and what is being dialled."""
+        """Return the direct peers, and addresses being dialled."""
         with self._lock:
             self._turns.check()
             return self.core.peers()
 
     def topology(self) -> Network:
-        """The network as this endpoint sees it now: endpoints, links, filters, distances; ``to_dict``, ``to_dot``.
+        """Return the network as this endpoint sees it: endpoints, links, filters, distances; ``to_dict``, ``to_dot``.
 
-        What comes or goes far away is seen as soon as the news of it is here. What originals are linked to is not seen.
+        Distant changes are seen as soon as their news is here. Links of originals are not seen.
         """
         with self._lock:
             self._turns.check()
@@ -286,7 +287,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
     ) -> bool:
         """Wait until the endpoint ``id`` can be reached, directly or over others; False if not within ``timeout`` s.
 
-        Then what it wants is known, so that what is published from now on reaches it.
+        Then its subscriptions are known: publications from now on reach it.
 
         With ``callback`` it returns True at once, and the callback gets the answer, in a thread of its own; False also
         if the endpoint is closed meanwhile.
@@ -299,7 +300,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         return True
 
     def begin_await_peer(self, id: str | UUID, timeout: float | None) -> Asked:
-        """``await_peer`` up to the wait."""
+        """Begin ``await_peer``, without the wait."""
         raw = as_id(id).bytes
         with self._lock:
             asked = self.question()
@@ -307,7 +308,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
             return asked
 
     def ping(self, id: str | UUID, timeout: float | None = AWAIT_S) -> float:
-        """Have a direct peer answer; returns the seconds that it took, there and back.
+        """Send a ping to a direct peer; return the seconds until its answer.
 
         Raises:
             PeerInvalid: It is not a direct peer.
@@ -324,10 +325,10 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         return time.monotonic() - began
 
     def forward(self, *topics: str) -> None:
-        """Have peers send these prefixes here too, to be passed on to other peers, though nobody here wants them.
+        """Ask peers to send these prefixes here too, to be forwarded to other peers, without a subscriber here.
 
-        Between endpoints of chappe that is needed only to keep last values of topics that nobody else wants: they find
-        out who wants what.
+        Between endpoints of chappe that is needed only to keep last values of topics that no subscriber wants: they
+        know each other's subscriptions.
         """
         raw = [encode_topic(each) for each in topics]
         with self._lock:
@@ -348,30 +349,31 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         on_gap: OnGap | None = None,
         last: bool = False,
     ) -> Subscriber:
-        """Get what others publish to topics that start with one of these prefixes; the empty one is all.
+        """Get the publications of others to topics that start with one of these prefixes; the empty one is all.
 
         Args:
-            topics: Prefixes; more can be added and taken back later.
-            on_full: What happens when more waits than the bounds: ``drop_oldest``, ``drop_newest``, ``block`` (those
-                who publish it wait, over any number of endpoints, and others do not), or ``disconnect`` (the
+            topics: Prefixes; more can be added and removed later.
+            on_full: The policy when more waits than the bounds: ``drop_oldest``, ``drop_newest``, ``block`` (its
+                publishers wait, over any number of endpoints, and others do not), or ``disconnect`` (the
                 subscription ends). Dropped messages are counted and reported. With ``block`` up to 65,536 messages and
-                64 MiB more may wait than the bounds say: what was on its way already. Who does not wait, and sends more
-                than half of that, loses it; so does everybody while this subscriber takes nothing for three heartbeats.
+                64 MiB more than the bounds may wait: those already on their way. A publisher that does not wait, and
+                sends more than half of that, loses it; so do all while this subscriber takes nothing for three
+                heartbeats.
             messages_max: How many messages may wait.
             bytes_max: How many bytes.
-            callback: Called with each message, by a thread that this subscriber has for it.
-            max_age_s: How long ago a message may have been published when it is taken; None: as long as it likes. Of
-                those of originals: how long ago the first endpoint of chappe got it.
-            on_stale: What happens when one is older: taking it raises TooSlow, and the subscription ends (``end``); or
+            callback: Called with each message, by a thread of this subscriber.
+            max_age_s: The greatest time since publication when a message is taken; None: no limit. Of
+                messages of originals: since the first endpoint of chappe got it.
+            on_stale: The policy for an older message: taking it raises TooSlow, and the subscription ends (``end``); or
                 such messages are dropped, counted and reported (``drop``).
             on_gap: Called with a ``Gap`` when messages are missing that a publisher sent to one of these topics after
                 the first one that came, wherever they were lost: on their way, in a full queue, or here as too old. It
-                is called by who takes messages, before any is taken; what it raises comes out of that call.
+                is called by the taker of messages, before any is taken; its exceptions come out of that call.
             last: Get the newest message of each topic at once from endpoints in reach that keep last values, and from
                 those that come later; each once, and never one behind a newer one of its publisher.
 
         Raises:
-            NotPermitted: The permissions let this identity have nothing of a prefix; of others it gets what it may.
+            NotPermitted: The permissions let this identity have nothing of a prefix; of others it gets its share.
         """
         check_bounds(messages_max, bytes_max)
         check_age(max_age_s, on_stale)
@@ -402,7 +404,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         return made
 
     def statuses(self, *, callback: Callable[[Any], object] | None = None) -> StatusSubscriber:
-        """Hear of peers that come and go, of failures and of dropped messages, from now on and in order."""
+        """Report peers that come and go, failures and dropped messages, from now on and in order."""
         with self._lock:
             self.check()
             made = StatusSubscriber(self)
@@ -424,21 +426,21 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         history: int = 0,
         **options: Any,
     ) -> DataStore:
-        """Have the master of a data store here: everything written to the store goes through it.
+        """Hold the master of a data store here: all writes to the store go through it.
 
         Args:
-            name: Of the store, at most 1,024 bytes.
+            name: The store's name, at most 1,024 bytes.
             backend: ``memory``; ``sqlite``, a file, or ``rocksdb``, a folder, at ``path=...``: then a write is done
                 when it is on the disk, and the store is there again after a restart.
-            chain: The configuration of a chain whose servers all are masters of this store, or the file that has it:
+            chain: The configuration of a chain whose servers all are masters of this store, or its file:
                 the one at its head is active, and when that dies another one goes on with everything that was
-                confirmed. Clones need to be linked with all of them, directly or not. The servers speak to each other
-                where the configuration says; they have keys if ``CHAPPE_IDENTITY`` names who we are. The store can be
-                read here once the chain is founded, or has taken this server in.
-            server: Which server of the chain this is.
-            directory: Where it keeps the chain's log and state, if the chain is durable; made if it is not there.
+                confirmed. Clones need to be linked with all of them, directly or not. The servers listen at their
+                addresses in the configuration; they have keys if ``CHAPPE_IDENTITY`` names an identity. The store can
+                be read here once the chain is founded, or has taken this server in.
+            server: This server's name in the configuration.
+            directory: The chain's log and state, if the chain is durable; made if missing.
             history: How many changes of each key are kept for ``DataStore.history``, at most 64; 0 keeps none. A
-                backend and a chain keep them with the entries; a master that is attached without drops what was kept.
+                backend and a chain keep them with the entries; a master that is attached without drops former ones.
             options: For ``sqlite`` also ``synchronous``, ``journal_mode``, ``failure_mode`` and ``integrity_check``.
 
         Raises:
@@ -449,9 +451,9 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
             StorageFormat: The file was written by a newer chappe, or by something else.
             Damaged: The file, or the directory, is damaged.
             ConfigError: The chain's configuration cannot be read.
-            AddressInUse: Somebody listens at the address of the chain's server.
+            AddressInUse: Another program listens at the address of the chain's server.
             IdentityInUse: Another process uses the directory.
-            Sealed: The store is sealed: a chain keeps what it has in plain.
+            Sealed: The store is sealed: a chain keeps its state in plain.
         """
         chained = chaining(chain, server, directory, backend, options)
         return attach_master(self, name, backend, options, chained, history)
@@ -465,18 +467,18 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         *,
         timeout: float | None = AWAIT_S,
     ) -> DataStore:
-        """Have a clone of a data store here: all its data in memory; writes go to its master, wherever that is.
+        """Hold a clone of a data store here: all its data in memory; writes go to its master, wherever that is.
 
         Waits until the data is there. A clone that loses its master looks for it, or another, until it is closed, and
         becomes equal to it again.
 
         Args:
-            name: Of the store.
+            name: The store's name.
             resync_s: Longest pause between two attempts to find a master; at least 0.2.
             stale_s: Without a master for longer, or without changes that it missed, reading raises StaleData; negative
                 for never.
-            mutation_buffer_s: Without a master, writes are kept so long, then refused; 0 refuses them at once. At most
-                12 hours.
+            mutation_buffer_s: Without a master, how long writes are kept before they are refused; 0 refuses them at
+                once. At most 12 hours.
             timeout: Seconds to wait for the data; None for ever, 0 not at all.
 
         Raises:
@@ -490,35 +492,35 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
     # -- publishing -----------------------------------------------------------------------------------
 
     def publisher(self, topic: str) -> Publisher:
-        """Publish to one topic, and see how much room there is."""
+        """Return a publisher to one topic, which tells how much room there is."""
         encode_topic(topic)
         self.check()
         return Publisher(self, topic)
 
     @property
     def dropped(self) -> int:
-        """How many messages this endpoint has dropped, for whatever reason: statuses tell where and why."""
+        """The number of messages this endpoint has dropped, for any reason: statuses say where and why."""
         with self._lock:
             return self.core.dropped
 
     @property
     def filtered(self) -> int:
-        """How many messages ``on_forward`` has held back by returning None."""
+        """The number of messages that ``on_forward`` has held back by returning None."""
         return self.core.router.passing.filtered
 
     @property
     def refused(self) -> int:
-        """How often something was refused to neighbours by the permissions; ``refusals`` tells to whom, and what."""
+        """The number of refusals to neighbours by the permissions; ``refusals`` has the details."""
         return self.core.router.refusals.total
 
     def refusals(self) -> list[Refusal]:
-        """What was refused to neighbours by the permissions so far: of each identity and verb how often."""
+        """Return the refusals to neighbours by the permissions so far: counts by identity and verb."""
         with self._lock:
             return self.core.router.refusals.listed()
 
     @property
     def unopened(self) -> int:
-        """How many messages of sealed topics were not delivered, as they could not be opened; statuses tell why."""
+        """The number of messages of sealed topics that could not be opened; statuses say why."""
         return 0 if self.node.sealing is None else self.node.sealing.refused
 
     # -- the end --------------------------------------------------------------------------------------
@@ -526,20 +528,20 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
     def close(self) -> None:
         """Say goodbye to all peers and release everything; takes at most about five seconds. Safe to call twice.
 
-        What was published before reaches the peers that take it in that time.
+        Earlier publications reach the peers that take them in that time.
         """
         self._turns.check_caller()
         at_exit.remove(self)
         self._close(math.inf)
 
     def begin_leave(self) -> None:
-        """The program ends, see ``at_exit``: write what is gathered to the sockets."""
+        """Write gathered messages to the sockets at the end of the program."""
         with self._lock:
             if not self._turns.closed and self._turns.halted is None:
                 self.node.gatherer.at_once()
 
     def leave(self, timeout_s: float) -> list[str]:
-        """The program ends, see ``at_exit``: close within so long, and tell what is left."""
+        """Close within ``timeout_s`` at the end of the program; return sentences about the rest."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             stores = list(self.stores)
@@ -591,5 +593,5 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
 
 
 def _left(deadline: float) -> float:
-    """Seconds that a step of closing may take."""
+    """Return the seconds that a step of closing may take."""
     return max(0.0, min(CLOSE_S, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Messages on their way through an endpoint, as its ``on_forward`` sees them."""
+"""Messages on their way through an endpoint, in the form for ``on_forward``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("chappe.mesh")
 
 
 class Forwarded(Received):
-    """A message on its way from one peer to another; it is decoded when ``value`` or ``data`` is looked at."""
+    """A message on its way from one peer to another, decoded on the first use of ``value`` or ``data``."""
 
     __slots__ = ("_of",)
 
@@ -31,11 +31,11 @@ class Forwarded(Received):
         self._of = of or message
 
     def with_value(self, value: object) -> Forwarded:
-        """The same message with another value, to be returned in place of this one.
+        """Return the message with another value, to be forwarded in place of this one.
 
         Raises:
             UnsupportedValue: The value cannot be converted.
-            Sealed: The topic is sealed: only who publishes to it has the keys.
+            Sealed: The topic is sealed: only its publishers have the keys.
         """
         self.check_opened()
         came = self._of
@@ -49,7 +49,7 @@ class Forwarded(Received):
         return is_sealed(self.message.payload)
 
     def check_opened(self) -> None:
-        """Raise Sealed if it is."""
+        """Raise Sealed if the message is sealed."""
         if self.sealed:
             raise Sealed(f"topic {self.topic!r} is sealed: its messages pass, or are held back, as they are")
 
@@ -65,7 +65,7 @@ OnForward: TypeAlias = Callable[[Forwarded], Forwarded | None]
 
 
 def check_on_forward(function: OnForward | None, forwarding: bool) -> None:
-    """Raise UsageError if this cannot be called with what is forwarded."""
+    """Raise UsageError for a function that cannot be called with forwarded messages."""
     if function is None:
         return
     if not callable(function) or iscoroutinefunction(function):
@@ -75,7 +75,7 @@ def check_on_forward(function: OnForward | None, forwarding: bool) -> None:
 
 
 class Forwarding:
-    """Has messages shown to the function of a user; called with the lock held, in the middle of other work."""
+    """Shows messages to the function of a user; called with the lock held, in the middle of other work."""
 
     def __init__(self, function: OnForward, turns: Turns) -> None:
         self._function = function
@@ -83,7 +83,7 @@ class Forwarding:
         self._logged_at = -math.inf
 
     def __call__(self, message: Message) -> bytes | None:
-        """The payload that goes on; None for nothing. Raises what the function raises, and if it returns nonsense."""
+        """Return the payload to forward, None to hold it back. Raises the function's errors, and for a wrong result."""
         shown = Forwarded(message)
         self._turns.calling = threading.get_ident()
         try:

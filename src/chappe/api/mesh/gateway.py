@@ -1,4 +1,4 @@
-"""A gateway: passes chosen topics between two domains, each a mesh of its own."""
+"""A gateway: forwards chosen topics between two domains, each a mesh of its own."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class GatewaySide:
         domain: Its name, the same at all gateways of the domain: letters, digits, ``.``, ``_`` and ``-``.
         passes: Prefixes of topics that pass from this domain into the other; the empty one is all topics but those that
             begin with ``<``.
-        id: Of the endpoint; see ``Endpoint``.
-        security: Of this domain; see ``chappe.security``.
-        on_full: What happens when a peer in this domain takes less than passes into it; see ``Endpoint``. With
+        id: The endpoint's id, as of ``Endpoint``.
+        security: The security of this domain (``chappe.security``).
+        on_full: The policy when a peer in this domain is slower than the gateway, as of ``Endpoint``. With
             ``block`` publishers in the other domain are slowed down.
-        gateways: The ids of the endpoints that are believed to be gateways of this domain; by default all that say so.
-        paths: In how many ways what passes into this domain goes to each receiver; see ``Endpoint``, also of the rest.
+        gateways: The ids of the endpoints that are trusted as gateways of this domain; by default all that claim it.
+        paths: The number of routes to each receiver in this domain; the rest is as of ``Endpoint``, too.
         peer_messages_max: How many messages may wait for each peer.
         peer_bytes_max: How many bytes.
-        heartbeat_s: A peer that was silent for three times so long is lost.
+        heartbeat_s: A peer that is silent for three times as long is lost.
     """
 
     domain: str
@@ -74,7 +74,7 @@ class GatewaySide:
 
 @dataclass(frozen=True, slots=True)
 class GatewayStatus:
-    """How a gateway is. ``state`` is ``passing``, ``standing by``, ``listening``, ``waiting`` or ``misjoined``.
+    """The state of a gateway: ``passing``, ``standing by``, ``listening``, ``waiting`` or ``misjoined``.
 
     ``reason`` says why nothing passes; ``dropped`` counts messages that an endpoint of the gateway had no room for.
     """
@@ -86,12 +86,12 @@ class GatewayStatus:
 
 
 class Gateway(Closeable):
-    """Joins two domains of the mesh: passes chosen topics, and nothing else of one is seen in the other.
+    """Joins two domains of the mesh: passes chosen topics, and hides everything else of one from the other.
 
-    It has an endpoint in each, which its user has listen and peer. Of several gateways between the same domains one
-    passes and the others take over. It works in threads of its own. Close it, or use it in a ``with``.
+    It has an endpoint in each, on which its user calls ``listen`` and ``peer``. Of several gateways between the same
+    domains one passes and the others take over. It works in threads of its own. Close it, or use it in a ``with``.
 
-    What happens to it (``chappe.gateway.events``) comes with the statuses of the first side's endpoint.
+    Its events (``chappe.gateway.events``) come with the statuses of the first side's endpoint.
 
     Raises:
         UsageError: An argument or a file of the security is wrong.
@@ -146,7 +146,7 @@ class Gateway(Closeable):
             thread.start()
 
     def endpoint(self, domain: str) -> Endpoint:
-        """The endpoint in a domain: to listen and peer, and to look at. Subscribe and publish with others.
+        """Return the endpoint in a domain, to listen, peer and observe. Subscribe and publish with others.
 
         Raises:
             UsageError: The gateway has no side of that name.
@@ -157,11 +157,11 @@ class Gateway(Closeable):
 
     @property
     def domains(self) -> tuple[str, str]:
-        """The names of its domains."""
+        """The names of its two domains."""
         return self._core.domains
 
     def status(self) -> GatewayStatus:
-        """How it is.
+        """Return the state and the counts.
 
         Raises:
             ChappeError: It has stopped; the text says why.
@@ -173,7 +173,7 @@ class Gateway(Closeable):
         return GatewayStatus(state, reason, sides, sum([each.dropped for each in self._endpoints]))
 
     def close(self) -> None:
-        """Leave both domains; others take over. What waits to be passed is lost. Safe to call twice."""
+        """Leave both domains; others take over. Messages that wait to be passed are lost. Safe to call twice."""
         self._closing = True
         for endpoint in self._endpoints:
             endpoint.close()
@@ -187,7 +187,7 @@ class Gateway(Closeable):
     # -- a thread for each side -------------------------------------------------------------------------------
 
     def _run(self, side: int) -> None:
-        """Pass what comes on a side, until the gateway is closed."""
+        """Pass the messages of a side, until the gateway is closed."""
         try:
             while not self._closing:
                 self._pass(side)
@@ -267,7 +267,7 @@ class Gateway(Closeable):
         return max(0.0, min(LOOK_S, self._core.next_timeout() - time.monotonic()))
 
     def _attend(self) -> None:
-        """Tell the core what has changed in the networks, and what time it is."""
+        """Tell the core the changes of the networks, and the time."""
         if self._closing:
             return
         with self._lock:
@@ -283,7 +283,7 @@ class Gateway(Closeable):
                 self._do(self._core.handle_timeout(time.monotonic()))
 
     def _do(self, actions: Iterable[Effect]) -> None:
-        """Carry out what does not wait for anybody."""
+        """Carry out effects that do not wait."""
         for action in actions:
             if isinstance(action, Send):
                 assert isinstance(action.message, SubscribeAtSide)

@@ -1,11 +1,11 @@
 """Hooks: functions of a user that an endpoint calls when peers come and go.
 
 They are called one after the other, in the order of the statuses, and in order with the endpoint's publications: from
-the moment of a status on, every publication of anybody else waits until its hook has returned. So a message that a hook
-publishes goes out before all that is published elsewhere later. Hooks run in a thread of their own, or in the event
+the moment of a status on, every publication of other code waits until its hook has returned. So a message that a hook
+publishes goes out before all later publications. Hooks run in a thread of their own, or in the event
 loop of an ``AsyncEndpoint``, and without the endpoint's lock: they may call every method of the endpoint, and wait.
 
-Messages are still delivered, data stores are served, and messages of others are passed on while a hook runs.
+Messages are still delivered, data stores are served, and messages of others are forwarded while a hook runs.
 
 Source: the callbacks of Broker's core actor. Departure: its callbacks block the whole endpoint while they run.
 """
@@ -50,7 +50,7 @@ Functions: TypeAlias = Mapping[str, Callable[[Any], object] | None]
 
 
 def named_hooks(*given: Callable[[Any], object] | None, coroutines: bool = False) -> Functions:
-    """The hooks by their names, given in the order of ``HOOKS``.
+    """Return the hooks by their names, given in the order of ``HOOKS``.
 
     Raises:
         UsageError: One is not a function, or is a coroutine function where those cannot be.
@@ -81,14 +81,13 @@ class Hooks(StatusSubscriber):
             self._node.alarm = weakly(self._overdue)
 
     def start(self) -> None:
-        """Call the hooks in a thread."""
         self.call_back(self._call_in_thread)
 
     @contextmanager
     def call(self, event: Status) -> Iterator[Callable[[Any], object]]:
-        """The hook of a status that was taken, to be called within this; what it raises is told, and goes no further.
+        """Yield the hook of a status that was taken, to be called in this context, which reports its exceptions.
 
-        Until the end others that publish wait.
+        Other publications wait until the end of the context.
         """
         call = object()
         with self._lock:
@@ -111,7 +110,7 @@ class Hooks(StatusSubscriber):
     # -- inside ---------------------------------------------------------------------------------------
 
     def report(self, event: object) -> None:
-        """Something happened; the lock is held."""
+        """Take an event; the lock is held."""
         if type(event) not in self._functions:
             return
         if self._event is None and not self._queue:
@@ -152,7 +151,7 @@ class Hooks(StatusSubscriber):
             turns.tell()
 
     def _overdue(self) -> None:
-        """Others have waited as long as they do; the lock is held."""
+        """Release the waiting publishers, after ``HOOKS_HOLD_S``; the lock is held."""
         self._late = True
         self._node.turns.news = True
         name = NAMES[type(self._event or self._queue[0])]

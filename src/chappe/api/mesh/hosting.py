@@ -1,4 +1,4 @@
-"""What an endpoint is to the subscribers, publishers and stores that are made of it, and how it publishes."""
+"""The inner half of an endpoint: what subscribers, publishers and stores call, and how it publishes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ hook_call: Final[ContextVar[object]] = ContextVar("chappe_hook", default=None)
 
 
 class EndpointHost:
-    """The inner half of ``Endpoint``."""
+    """The inner half of ``Endpoint``, without its face."""
 
     def __init__(
         self,
@@ -104,24 +104,24 @@ class EndpointHost:
     # -- publishing -----------------------------------------------------------------------------------
 
     def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
-        """Send a value to everybody who subscribed to a prefix of ``topic``, or ``to`` one endpoint alone.
+        """Send a value to every subscriber to a prefix of ``topic``, or ``to`` one endpoint alone.
 
-        Returns how many receivers it has: endpoints in reach that want the topic or speak with originals which do, and
-        originals beside this one; 0 if it went nowhere. It is on its way when this returns. One's own subscribers do
-        not get it. If a peer has no room and the policy is ``block``, this waits (Ctrl-C ends the wait); so it does,
-        5 s at most, while hooks run that were called before.
+        Returns the number of receivers: endpoints in reach that want the topic or have originals that do, and
+        originals beside this one; 0 if it went nowhere. It is on its way when this returns. The endpoint's own
+        subscribers do not get it. If a peer has no room and the policy is ``block``, this waits (Ctrl-C ends the wait);
+        so it does, 5 s at most, while hooks run that were called before.
 
         Args:
             topic: At most 65,535 bytes.
-            value: Anything that ``chappe.data.convert`` can convert, or a message of ``chappe.data.zeek``.
-            to: Id of the only receiver, whatever it subscribed to: a subscriber there gets it if its prefix fits.
+            value: Any value that ``chappe.data.convert`` can convert, or a message of ``chappe.data.zeek``.
+            to: Id of the only receiver, whatever its subscriptions: a subscriber there gets it if its prefix fits.
 
         Raises:
             UnsupportedValue: The value cannot be converted.
             UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
             NotPermitted: The permissions do not let this identity publish there.
-            Unreachable: There is no way to the endpoint ``to``.
-            Sealed: The topic is sealed for a group, of which this endpoint has no keys. With the policy ``block`` those
+            Unreachable: There is no route to the endpoint ``to``.
+            Sealed: The topic is sealed for a group, of which this endpoint has no keys. With the policy ``block`` keys
                 that others hand on are waited for, 10 s at most.
             Closed: The endpoint was closed.
         """
@@ -149,11 +149,11 @@ class EndpointHost:
         kind: int = DATA,
         since: float | None = None,
     ) -> int | None:
-        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish``.
+        """Publish an encoded message; return None if there is no room. Returns and raises as ``publish``.
 
-        ``source`` is the number of a subscriber of somebody behind this endpoint who publishes through it, as a peer
-        would: then one's own other subscribers get it too. ``kind`` is DATA, or COMMAND for those of data stores.
-        ``since``: when it was tried first.
+        ``source`` is the number of a subscriber behind this endpoint that publishes through it, as a peer
+        would: then the endpoint's other subscribers get it too. ``kind`` is DATA, or COMMAND for those of data stores.
+        ``since`` is the time of the first attempt.
         """
         with self._lock:
             self.check()
@@ -182,8 +182,8 @@ class EndpointHost:
     def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
         """Send many messages, each a topic and a value: much faster than one by one. Raises as ``publish``.
 
-        Returns how many were handed to at least one peer; nobody in reach has subscribed to the others. What was sent
-        before a value that cannot be converted stays sent.
+        Returns how many were handed to at least one peer; the others have no subscribers in reach. Messages
+        before a value that cannot be converted stay sent.
         """
         total = 0
         for chunk in self.chunks(messages):
@@ -202,13 +202,13 @@ class EndpointHost:
         return total
 
     def chunks(self, messages: Iterable[tuple[str, object]]) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Encoded, and in lists as large as ``try_publish_many`` takes them."""
+        """Encode messages in lists that ``try_publish_many`` takes."""
         return chunks(messages, self.at_once, self._chunk_bytes)
 
     def try_publish_many(self, chunk: list[tuple[bytes, bytes]], since: float | None = None) -> int | None:
-        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish_batch``.
+        """Publish encoded messages; return None if there is no room. Returns and raises as ``publish_batch``.
 
-        ``since``: when it was tried first.
+        ``since`` is the time of the first attempt.
         """
         with self._lock:
             self.check()
@@ -233,7 +233,7 @@ class EndpointHost:
     def _publish_sealed(
         self, chunk: list[tuple[bytes, bytes]], sealing: MeshSealing, since: float | None
     ) -> tuple[list[tuple[bytes, bytes]], Sequence[Flush], int]:
-        """Publish a chunk of which some may be sealed; also returns it as it was published."""
+        """Publish a chunk of which some may be sealed; also return its published form."""
         runs: list[tuple[int, list[tuple[bytes, bytes]]]] = []  # how many were sealed, and as what they travel
         for topic, run in groupby(chunk, itemgetter(0)):
             plain = [payload for _, payload in run]
@@ -248,9 +248,9 @@ class EndpointHost:
         return [each for _, messages in runs for each in messages], list(flushes), wanted
 
     def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY, call: object = None) -> bool:
-        """Whether ``publish`` to these topics would not wait now. With the lock: who asks first makes the routes.
+        """True if ``publish`` to these topics would not wait now. It takes the lock: the first question makes routes.
 
-        ``call`` is the ``hook_call`` of who wants to publish.
+        ``call`` is the ``hook_call`` of the publisher.
         """
         with self._lock:
             return not self._is_held(call) and self.core.room(topics, receiver)
@@ -266,7 +266,7 @@ class EndpointHost:
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the peer that is furthest behind."""
+        """The number of messages that wait for the peer that is furthest behind."""
         with self._lock:
             return self.core.buffered()
 
@@ -279,7 +279,7 @@ class EndpointHost:
         self._turns.check()
 
     def call_when_done(self, asked: Asked, function: Callable[[Any], object], name: str) -> None:
-        """Have ``function`` called with the outcome of a question, by a thread of its own; without the lock."""
+        """Call ``function`` with the outcome of a question, in a thread of its own, without the lock."""
 
         def answer() -> None:
             asked.wait(None)
@@ -291,17 +291,17 @@ class EndpointHost:
         thread.start()
 
     def forget(self, number: int) -> None:
-        """A subscription ends."""
+        """End a subscription; the lock is held."""
         if self._subscribers.pop(number, None) is not None and self.node.runs():
             self.node.do(self.core.unsubscribe(number, None, time.monotonic()))
 
     def require_subscribe(self, topics: Iterable[bytes]) -> None:
-        """Raise NotPermitted if there is nothing in one of these that our identity may have."""
+        """Raise NotPermitted if our identity may have nothing of one of these."""
         if self.permitted is not None:
             self.permitted.subscribe([each for each in topics if not is_local(each)])
 
     def take(self, taker: Any, topics: list[bytes], kind: int) -> None:
-        """Have messages of a kind handed to ``taker.deliver``, until the endpoint closes it."""
+        """Hand messages of a kind to ``taker.deliver``, until the endpoint closes it."""
         with self._lock:
             self.check()
             self.require_subscribe(topics)
@@ -310,7 +310,7 @@ class EndpointHost:
             self.node.do(self.core.subscribe(number, topics, kind, now=time.monotonic()))
 
     def watch_room(self, waiting: QueueWaiting, on: bool) -> None:
-        """Tell a publisher's descriptor whether there is room, or no longer."""
+        """Begin or stop telling a publisher's descriptor whether there is room."""
         with self._lock:
             if on:
                 self._rooms[waiting] = None
@@ -321,7 +321,7 @@ class EndpointHost:
                 waiting.close()
 
     def report(self, event: object) -> None:
-        """Something happened of which whoever wants statuses is to hear."""
+        """Log an event, and hand it to status subscribers, stores and the recorder."""
         if isinstance(event, DefectContained):
             logger.error("%s", event, exc_info=event.error, extra={"defect": True})
         else:
@@ -339,7 +339,7 @@ class EndpointHost:
     # -- inside ---------------------------------------------------------------------------------------
 
     def _tell(self, event: object) -> None:
-        """Hand a report to those who subscribed to the endpoint's own topics; none follows from that itself."""
+        """Hand a report to subscribers of the endpoint's own topics; that itself causes no further report."""
         found = told(event)
         if found is None:
             return
@@ -352,7 +352,7 @@ class EndpointHost:
             self._telling = False
 
     def question(self, owner: object = None) -> Asked:
-        """Make one that ``resolve`` answers; the lock is held."""
+        """Make a question that ``resolve`` answers; the lock is held."""
         self.check()
         return Asked(self._turns, self.asked, next(self.numbers), owner)
 
@@ -368,32 +368,28 @@ class EndpointHost:
         self.check()
 
     def deliver(self, number: int, found: list[Any]) -> None:
-        """See ``EndpointUsers``."""
         subscriber = self._subscribers.get(number)
         if subscriber is not None:
             subscriber.deliver(found)
 
     def resolve(self, ticket: int, outcome: object) -> None:
-        """See ``EndpointUsers``."""
         if (asked := self.asked.get(ticket)) is not None:
             asked.answer(outcome)
 
     def hear(self, number: int, store: Any) -> None:
-        """Have a data store's changes handed to its ``deliver``; None: no more. The lock is held."""
+        """Hand a data store's changes to its ``deliver``, to none for None; the lock is held."""
         if store is None:
             self._subscribers.pop(number, None)
         else:
             self._subscribers[number] = store
 
     def feed(self, feed: Feed | None) -> None:
-        """See ``Tapped.feed``."""
         with self._lock:
             tap = self._tap = None if feed is None else MeshTap(self.core, feed)
             self.node.tapped = None if tap is None else tap.came
             self.node.member.tapped = None if tap is None else tap.published
 
     def wants(self) -> Wants | None:
-        """See ``Tapped.wants``."""
         with self._lock:
             settled, own = self.core.settled, self.core.router.subscriptions.filter
             if (settled, own) == self._shown:
@@ -411,7 +407,6 @@ class EndpointHost:
             self.node.member.note_filter = recorder.note_filter
 
     def _end_recording(self) -> None:
-        """No further messages are recorded; the lock is held."""
         self._record = self.node.member.record = None
 
 
@@ -430,17 +425,17 @@ class Publisher(Closeable):
         endpoint.watch_room(self._waiting, True)
 
     def publish(self, value: object) -> int:
-        """See ``Endpoint.publish``."""
+        """Publish a value, as ``Endpoint.publish`` does."""
         return self._endpoint.publish(self.topic, value)
 
     def publish_batch(self, values: Iterable[object]) -> int:
-        """See ``Endpoint.publish_batch``."""
+        """Publish many values, as ``Endpoint.publish_batch`` does."""
         topic = self.topic
         return self._endpoint.publish_batch((topic, value) for value in values)
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the peer that is furthest behind."""
+        """The number of messages that wait for the peer that is furthest behind."""
         return self._endpoint.buffered
 
     @property
@@ -449,9 +444,9 @@ class Publisher(Closeable):
         return self._endpoint.capacity
 
     def fd(self) -> int:
-        """A descriptor that is readable while ``publish`` does not wait: for select, poll and event loops."""
+        """Return a descriptor that is readable while ``publish`` does not wait: for select, poll and event loops."""
         return self._waiting.fileno()
 
     def close(self) -> None:
-        """Release the descriptor; what was published is still sent."""
+        """Release the descriptor; published messages are still sent."""
         self._endpoint.watch_room(self._waiting, False)

@@ -1,4 +1,4 @@
-"""An endpoint that goes by an identity's permissions."""
+"""The permissions of an endpoint's identity, and of clients behind it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def watch_rules(keys: Keys) -> RulesWatch:
-    """What an endpoint with this identity goes by.
+    """Return the rules of an endpoint with this identity, read again as their files change.
 
     Raises:
-        UsageError: There are no permissions, or by them it may not take part itself.
-        ConfigError: The authority has not signed them so, or they are malformed.
+        UsageError: There are no permissions, or they do not let it take part.
+        ConfigError: The signature of the permissions is wrong, or they are malformed.
         ChappeError: The package cryptography or blake3 is missing.
     """
     from chappe.storage.sealed_files import watched_groups  # who has no identity needs no cryptography
@@ -40,9 +40,9 @@ def watch_rules(keys: Keys) -> RulesWatch:
 
 
 class Own:
-    """What an endpoint's own identity may: asked before anything leaves it, as its neighbours would refuse the rest.
+    """The permissions of an endpoint's own identity, checked before messages leave: neighbours would refuse the rest.
 
-    Each method raises NotPermitted. With the endpoint's lock, or where a moment earlier or later does not matter.
+    Each method raises NotPermitted. Call with the endpoint's lock, or where a moment earlier or later does not matter.
     """
 
     def __init__(self, keys: Keys, core: EndpointCore) -> None:
@@ -51,7 +51,6 @@ class Own:
         self._core = core
 
     def publish(self, topics: Iterable[bytes], kind: int, payload: bytes = b"") -> None:
-        """To all of these; ``payload`` of a command."""
         rules = self._rules
         for topic in topics:
             verb = rules.sending(self.name, kind, topic, payload[:COMMAND_HEAD])
@@ -59,11 +58,11 @@ class Own:
                 self._refuse(verb, topic)
 
     def may_publish(self, topic: bytes, kind: int) -> bool:
-        """Whether it may publish data there."""
+        """True if it may publish data there."""
         return not self._rules.sending(self.name, kind, topic, b"")
 
     def subscribe(self, topics: Iterable[bytes]) -> None:
-        """To something of each of these."""
+        """Raise NotPermitted unless it may have something of each of these."""
         rules = self._rules
         for topic in topics:
             verb = rules.wanting(self.name, topic)
@@ -71,15 +70,12 @@ class Own:
                 self._refuse(verb, topic)
 
     def attach_master(self, store: bytes) -> None:
-        """The master of a data store."""
         self._attach(store, ATTACH_MASTER)
 
     def attach_clone(self, store: bytes) -> None:
-        """A clone of a data store."""
         self._attach(store, ATTACH_CLONE)
 
     def write(self, store: bytes) -> None:
-        """To a data store, of which a clone is here."""
         self._attach(store, WRITE)
 
     @property
@@ -99,9 +95,9 @@ class Own:
 
 
 class Behind:
-    """What somebody may who uses an endpoint, such as a web page: by its own identity, beside what the endpoint may.
+    """The permissions of a client behind an endpoint, such as a web page: its own identity's, within the endpoint's.
 
-    What is refused is counted among the endpoint's refusals. Each method takes the endpoint's lock where it must.
+    Refusals are counted among the endpoint's. Each method takes the endpoint's lock where it must.
     """
 
     def __init__(self, name: str, core: EndpointCore, lock: threading.RLock) -> None:
@@ -110,18 +106,17 @@ class Behind:
         self._lock = lock
 
     def refusal(self) -> str:
-        """Why it may not take part any more; empty if it may."""
+        """Return the reason for which it may no longer take part; empty if it may."""
         return self._rules.refusal(self.name)
 
     def publish(self, topic: bytes) -> None:
-        """Raises NotPermitted if it may not publish there."""
         rules = self._rules
         verb = rules.publishing(self.name, topic) or self._sealed(rules, topic, PUBLISH)
         if verb:
             self._refuse(verb, topic)
 
     def subscribe(self, topics: Iterable[bytes]) -> None:
-        """Raises NotPermitted if there is nothing in one of these that it may have."""
+        """Raise NotPermitted if it may have nothing of one of these."""
         rules = self._rules
         for topic in topics:
             verb = rules.wanting(self.name, topic)
@@ -129,7 +124,7 @@ class Behind:
                 self._refuse(verb, topic)
 
     def gets(self, topic: bytes) -> bool:
-        """Whether it may have messages of a topic; of a prefix it gets those that it may."""
+        """True if it may have messages of a topic; of a prefix it gets its share."""
         rules = self._rules
         return not (rules.getting(self.name, topic) or self._sealed(rules, topic, SUBSCRIBE))
 
@@ -140,7 +135,7 @@ class Behind:
         return found
 
     def _sealed(self, rules: MeshRules, topic: bytes, verb: str) -> str:
-        """``verb`` if the topic is sealed for a group to which it does not belong: the endpoint opens it for itself."""
+        """Return ``verb`` if the topic is sealed for a group without it: the endpoint opens only for itself."""
         group = rules.permissions.group(topic.decode(errors="surrogateescape")) if rules.permissions.sealed else None
         known = rules.permissions.identities.get(self.name)
         return "" if group is None or (known is not None and group.has(known)) else verb
@@ -156,7 +151,7 @@ class Behind:
 
 
 def sealing_of(keys: Keys) -> MeshSealing:
-    """What seals and opens for this identity; raises as ``watch_rules``."""
+    """Return the sealing of this identity; raises as ``watch_rules``."""
     from chappe.sealing.in_mesh import MeshSealing
     from chappe.storage.sealed_files import SealedGroups
 

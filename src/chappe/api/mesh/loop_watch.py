@@ -1,4 +1,4 @@
-"""An event loop at an endpoint: it reads the sockets itself, and its coroutines wait for what happens."""
+"""An event loop at an endpoint: it reads the sockets itself, and its coroutines wait for changes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from chappe.system.forking import own
 class Watch:
     """Lets coroutines of one event loop wait for conditions of a member.
 
-    Args:
-        what: The class of that member's asyncio face, for the text of errors.
+    ``what`` is the class of that member's asyncio face, for the text of errors.
     """
 
     def __init__(self, turns: Turns, what: str) -> None:
@@ -53,7 +52,7 @@ class Watch:
         own_loop(self._loop, self._what)
 
     def _changed(self) -> None:
-        """There are news; the lock is held."""
+        """Wake the loop for waiting coroutines; the lock is held."""
         if not self._waiters:
             return
         if threading.get_ident() == self._thread:
@@ -75,7 +74,7 @@ class Watch:
             _end(future)
 
     def unread(self) -> None:
-        """Have the loop read no more; who waits still hears of what happens."""
+        """Stop reading in the loop; waiting coroutines still hear of changes."""
         if self._descriptor is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._descriptor)
@@ -83,13 +82,13 @@ class Watch:
             self._turns.unserve()
 
     def leave(self) -> None:
-        """Have the loop read no more, and hear no more."""
+        """Stop reading in the loop, and hearing of changes."""
         self.unread()
         self._turns.unwatch(self._changed)
 
 
 class AsyncSource(AsyncCloseable, Generic[Item]):
-    """As the ``Source`` that it is made of, in an event loop."""
+    """A ``Source`` for an event loop."""
 
     def __init__(self, source: Source[Item], watch: Watch) -> None:
         own(self)
@@ -98,16 +97,13 @@ class AsyncSource(AsyncCloseable, Generic[Item]):
 
     @property
     def available(self) -> int:
-        """How many are there."""
         return self.source.available
 
     @property
     def dropped(self) -> int:
-        """How many were dropped because this was too slow."""
         return self.source.dropped
 
     async def get(self, timeout: Seconds = None) -> Item | None:
-        """See ``Source.get``."""
         while True:
             ready = await self._ready(timeout)
             found = self.source.get(0.0)
@@ -115,7 +111,6 @@ class AsyncSource(AsyncCloseable, Generic[Item]):
                 return found
 
     async def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:
-        """See ``Source.get_many``."""
         while True:
             ready = await self._ready(timeout)
             found = self.source.get_many(n, 0.0)
@@ -127,14 +122,13 @@ class AsyncSource(AsyncCloseable, Generic[Item]):
         return self.source.available > 0 or await self._watch.wait(self.source.ready, timeout)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        """One after the other, for ever."""
+        """Iterate over items for ever."""
         while True:
             found = await self.get()
             assert found is not None
             yield found
 
     async def close(self) -> None:
-        """Hear no more."""
         await asyncio.to_thread(self.source.close)
 
 

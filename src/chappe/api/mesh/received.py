@@ -1,4 +1,4 @@
-"""What a subscriber gets: one message, whose value is decoded when it is looked at."""
+"""A received message, whose value is decoded on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chappe.sealing.events import is_sealed
 
 
 class _Undecoded(Enum):
-    """Stands for a value that nobody has looked at yet: None is one."""
+    """Stands for a value that was not decoded yet: None is a value."""
 
     UNDECODED = 0
 
@@ -28,7 +28,7 @@ _UNDECODED: Final = _Undecoded.UNDECODED
 class Received:
     """A message; ``topic, value = received`` takes it apart.
 
-    A payload that is not a value, which only a faulty peer sends, raises InvalidData when it is looked at; one that is
+    A payload that is not a value, which only a faulty peer sends, raises InvalidData on first use; one that is
     sealed raises Sealed, at an endpoint without an identity.
     """
 
@@ -54,12 +54,12 @@ class Received:
 
     @property
     def value(self) -> Any:
-        """The value as natural Python objects; the table in ``chappe.data.convert`` says which."""
+        """The value as natural Python objects, by the table in ``chappe.data.convert``."""
         return to_python(self.data)
 
     @property
     def payload(self) -> bytes:
-        """The value as it travels, undecoded."""
+        """The value in its encoded bytes."""
         return self.message.payload
 
     def check_opened(self) -> None:
@@ -69,12 +69,12 @@ class Received:
 
     @property
     def sender(self) -> str:
-        """The id of the peer that it came from; that of its publisher is ``origin``."""
+        """The id of the peer that sent it here; that of its publisher is ``origin``."""
         return str(UUID(bytes=self.message.sender))
 
     @property
     def origin(self) -> str | None:
-        """The id of the endpoint that published it, or brought it in from an original; None where none was told."""
+        """The id of the endpoint that published it, or brought it in from an original; None if it is unknown."""
         origin = self.message.origin
         return None if origin == NOBODY else str(UUID(bytes=origin))
 
@@ -82,9 +82,9 @@ class Received:
     def number(self) -> int | None:
         """How many messages ``origin`` had published to this topic with this one, in its life so far.
 
-        It rises by one from message to message; where it does not, some are missing: ``subscribe(on_gap=...)`` tells
-        how many. It begins anew with a new life of the publisher, and when that has published to 16,384 topics. None
-        for what came from an original that is a peer, and for what was sent to this endpoint alone.
+        It rises by one from message to message; where it does not, some are missing: ``subscribe(on_gap=...)`` counts
+        them. It begins anew with a new life of the publisher, and when that has published to 16,384 topics. None
+        for messages from an original that is a peer, and for messages to this endpoint alone.
         """
         place = self.message.place
         return place & COUNT_MAX if place else None
@@ -96,7 +96,7 @@ class Received:
 
     @property
     def unicast(self) -> bool:
-        """Whether it was sent to this endpoint alone."""
+        """True if it was sent to this endpoint alone."""
         return self.message.receiver != NOBODY
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What users take messages, statuses and changes of a data store from."""
+"""Queues from which users take messages, statuses and changes of a data store."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ Item = TypeVar("Item")
 
 
 class Driven(Protocol):
-    """What is driven by turns: a node."""
-
     lock: threading.RLock
     turns: Turns
 
 
 class Queued(Closeable, Generic[Item]):
-    """What users take items from, in the order in which they came. Use from several threads is safe."""
+    """A queue from which users take items in order. Use from several threads is safe."""
 
     def __init__(self, node: Driven) -> None:
         own(self)
@@ -41,12 +39,12 @@ class Queued(Closeable, Generic[Item]):
         self._waiting = QueueWaiting(node.turns, self._filled, self.ready)
 
     def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:
-        """Up to ``n``, as many as are there; waits for the first one, at most so long (None: for ever)."""
+        """Return up to ``n`` items that are there; wait for the first one, at most ``timeout`` s (None: for ever)."""
         found = self._taken(n, timeout)
         return self._shown(found) if found else []
 
     def _taken(self, n: int, timeout: Seconds) -> list[Any]:
-        """As ``get_many``, not yet as users see them."""
+        """Take items as ``get_many`` does, before they are converted for users."""
         deadline = deadline_after(timeout)
         while True:
             with self._lock:
@@ -66,19 +64,19 @@ class Queued(Closeable, Generic[Item]):
 
     @property
     def available(self) -> int:
-        """How many are there."""
+        """The number of items that are there."""
         return len(self._queue)
 
     def ready(self) -> bool:
-        """Whether taking one would not wait."""
+        """True if taking an item would not wait."""
         return self._filled() or self._waiting.closed
 
     def fd(self) -> int:
-        """A descriptor that is readable while some are there: for select, poll and event loops, not to be read."""
+        """Return a descriptor for select, poll and event loops, readable while items are there; do not read it."""
         return self._waiting.fileno()
 
     def close(self) -> None:
-        """Hear no more. Safe to call twice."""
+        """Stop receiving items. Safe to call twice."""
         with self._lock:
             if self._waiting.closed:
                 return
@@ -96,20 +94,19 @@ class Queued(Closeable, Generic[Item]):
         return [self._queue.popleft() for _ in range(min(n, len(self._queue)))]
 
     def _shown(self, found: list[Any]) -> list[Item]:
-        """For users, without the lock."""
+        """Convert items for users, without the lock."""
         return found
 
     def _check(self) -> None:
-        """Nothing is there: raise if nothing will come."""
+        """Raise if the queue is empty and no item will come."""
         self._waiting.check()
 
     @abstractmethod
-    def _leave(self) -> None:
-        """It is closed."""
+    def _leave(self) -> None: ...
 
 
 class Source(Queued[Item]):
-    """What an endpoint, or a store of it, fills until it is closed; what is still there then is dropped."""
+    """A queue that an endpoint, or a store of it, fills until it is closed; items left then are dropped."""
 
     _node: MeshPorts
     called_by = "chappe-callback"  # the thread that calls back
@@ -122,33 +119,33 @@ class Source(Queued[Item]):
         self._reported_at = -math.inf  # ... at most once in a while, with what comes next
 
     def get(self, timeout: Seconds = None) -> Item | None:
-        """The next one, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+        """Return the next item, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
 
         Raises:
             BufferFull: The policy is ``disconnect``, and this was too slow: it has ended.
             TooSlow: The message was older than ``max_age_s``, and this has ended.
-            Closed: This, or what it belongs to, was closed.
+            Closed: This, or its endpoint or store, was closed.
         """
         found = self.get_many(1, timeout)
         return found[0] if found else None
 
     def poll(self) -> list[Item]:
-        """All that are there; never waits. Raises as ``get``."""
+        """Return all items that are there; never waits. Raises as ``get``."""
         return self.get_many(self.available or 1, 0.0)
 
     def __iter__(self) -> Iterator[Item]:
-        """One after the other, for ever; what a loop that is left did not get to comes with the next call."""
+        """Iterate over items for ever; items that a loop did not get to come with the next call."""
         while True:
             found = self.get(None)
             assert found is not None
             yield found
 
     def call_back(self, function: Callable[[Item], object]) -> None:
-        """A thread calls ``function`` with each; for the maker of this."""
+        """Call ``function`` with each item in a thread; for the maker of this."""
         self._waiting.call_back(self.get, function, self.called_by)
 
     def _report_dropped(self, dropped: int, whose: str) -> None:
-        """So many were dropped so far."""
+        """Report the total of dropped items, at most once in a while."""
         now = time.monotonic()
         if now - self._reported_at >= DROPS_REPORT_S:
             self._reported_at = now

@@ -67,7 +67,7 @@ class Subscriber(Source[Received]):
     # -- reading --------------------------------------------------------------------------------------
 
     def get(self, timeout: Seconds = None) -> Received | None:
-        """See ``Source.get``."""
+        """Return the next message, or None after ``timeout`` seconds. Raises as ``Source.get``."""
         ahead = self._ahead
         deadline: float | None = None
         while True:
@@ -90,22 +90,22 @@ class Subscriber(Source[Received]):
                 return Received(message)
 
     def read_arrow(self, timeout: Seconds = None) -> list[pa.RecordBatch]:
-        """All messages that are there as columns; waits for one, at most ``timeout`` seconds (None: for ever).
+        """Return all messages that are there as columns; wait for one, at most ``timeout`` seconds (None: for ever).
 
         There is a record batch for each event and types of its arguments, in the order of their first rows; its rows
         are in the order in which the messages came. Each message of a batch of Zeek is a row. Columns:
 
         - ``topic``: string;
         - ``event``: string, the event's name; null for a value that is not an event;
-        - ``network_time``: timestamp[ns, UTC], when it happened by Zeek's clock, if the event says so;
+        - ``network_time``: timestamp[ns, UTC], the event's time by Zeek's clock, if it has one;
         - ``_1``, ``_2``, ...: the arguments; of any other vector its elements, else the one value.
 
         A column has the one type of Arrow that its values have (``chappe.columns.shapes`` has the table); none is null
-        in any of them. Whoever has other types of arguments, or another number of them, is in another batch. What is
-        not a value, is sealed and cannot be opened here, or has more than 100 arguments, is left out, counted in
-        ``malformed`` and told to ``Endpoint.statuses``.
+        in any of them. Messages with other types of arguments, or another number of them, are in another batch.
+        Messages that are not a value, are sealed and cannot be opened here, or have more than 100 arguments, are left
+        out, counted in ``malformed`` and reported to ``Endpoint.statuses``.
 
-        A batch holds at most 256 MiB of payloads; what there is more has further ones.
+        A batch holds at most 256 MiB of payloads; further messages are in further batches.
 
         Returns:
             An empty list after ``timeout``.
@@ -124,11 +124,11 @@ class Subscriber(Source[Received]):
 
     @property
     def malformed(self) -> int:
-        """How many messages, or messages in batches of Zeek, ``read_arrow`` has left out, as they cannot be decoded."""
+        """The number of messages, those in batches of Zeek included, that ``read_arrow`` could not decode."""
         return self._malformed
 
     def take_messages(self, n: int, timeout: Seconds = None) -> list[Message]:
-        """As ``get_many``, with ids and topics as bytes: for whoever passes them on, or decodes them itself."""
+        """Take messages as ``get_many`` does, with ids and topics as bytes: for forwarders and decoders."""
         return self._taken(n, timeout)
 
     def _taken(self, n: int, timeout: Seconds) -> list[Message]:
@@ -164,17 +164,17 @@ class Subscriber(Source[Received]):
 
     @property
     def available(self) -> int:
-        """How many messages are there."""
+        """The number of messages that are there."""
         return len(self._ahead) + len(self._inbox)
 
     @property
     def dropped(self) -> int:  # type: ignore[override]
-        """How many messages the policy has dropped because this subscriber was too slow."""
+        """The number of messages that the policy has dropped because this subscriber was too slow."""
         here = self._endpoint.core.router.dropped_here
         return self._inbox.dropped + self._not_taken + here.get(self.number, 0)
 
     def fd(self) -> int:
-        """A descriptor that is readable while messages are there: for select, poll and event loops, not to be read."""
+        """Return a descriptor for select, poll and event loops, readable while messages are there; do not read it."""
         with self._lock:
             self._chunk = 1  # so that the descriptor tells of all that is there
             return self._waiting.fileno()
@@ -187,7 +187,7 @@ class Subscriber(Source[Received]):
         return frozenset(self._topics)
 
     def add(self, *topics: str) -> None:
-        """Want these prefixes too. What peers publish after they heard of it arrives.
+        """Add prefixes. Publications of peers that have heard of it arrive.
 
         Raises as ``Endpoint.subscribe``.
         """
@@ -201,7 +201,7 @@ class Subscriber(Source[Received]):
             self._topics.update(topics)
 
     def remove(self, *topics: str) -> None:
-        """Want these prefixes no more; those that are not wanted anyway do not matter."""
+        """Remove prefixes; unknown ones are ignored."""
         with self._lock:
             self._waiting.check()
             if self._node.runs():
@@ -214,13 +214,13 @@ class Subscriber(Source[Received]):
     # -- inside ---------------------------------------------------------------------------------------
 
     def put_back(self, messages: list[Message]) -> None:
-        """These were taken last, and are to be taken again."""
+        """Put the messages that were taken last back in front."""
         with self._lock:
             self._ahead.extendleft(reversed(messages))
             self._waiting.changed()
 
     def count_malformed(self, found: EventColumns) -> list[pa.RecordBatch]:
-        """The batches of what ``read_arrow`` has decoded; what is malformed is counted, and told once in a while."""
+        """Return the batches that ``read_arrow`` has decoded; count malformed messages, and report them at times."""
         if found.malformed:
             with self._lock:
                 self._malformed += found.malformed
@@ -232,7 +232,7 @@ class Subscriber(Source[Received]):
         return found.batches
 
     def deliver(self, messages: list[Message]) -> None:
-        """The core has messages for us; the lock is held."""
+        """Take messages from the core; the lock is held."""
         inbox = self._inbox
         if self._gaps is not None:
             self._gaps.came(messages)
@@ -247,20 +247,19 @@ class Subscriber(Source[Received]):
         self._waiting.changed()
 
     def _found_level(self) -> int:
-        """How many of its bounds are met: its own, and those of the surplus."""
+        """Return how many bounds are met: the subscriber's own, and those of the surplus."""
         messages, size = len(self._inbox) - self._messages_max, self._inbox.bytes - self._bytes_max
         if messages < 0 and size < 0:
             return 0
         return 1 + min(2, max(messages // SURPLUS_MESSAGES_MAX, size // SURPLUS_BYTES_MAX))
 
     def _fill(self, level: int) -> None:
-        """Tell the node if that is news."""
         if level != self._level:
             self._level = level
             self._node.fill(self.number, level > 0, level > 1, level > 2)
 
     def ready(self) -> bool:
-        """Whether ``get`` would not wait."""
+        """True if ``get`` would not wait."""
         return self._filled() or self._inbox.overflowed or self._waiting.closed
 
     def _filled(self) -> bool:
@@ -308,7 +307,7 @@ class StatusSubscriber(Source[Any]):
     """Statuses and errors of an endpoint: the classes of ``chappe.mesh.events``, whose text is a sentence for people.
 
     Made by ``Endpoint.statuses``. Use from several threads is safe; each event goes to one of them. When the endpoint
-    is closed, what is there can still be taken.
+    is closed, remaining events can still be taken.
     """
 
     called_by = "chappe-statuses"
@@ -318,13 +317,13 @@ class StatusSubscriber(Source[Any]):
         super().__init__(endpoint)
 
     def end(self) -> None:
-        """The endpoint is closed: who waits is released."""
+        """Release waiting threads when the endpoint is closed."""
         with self._lock:
             self._waiting.close()
         self._waiting.join(JOIN_S)
 
     def report(self, event: object) -> None:
-        """Something happened; the lock is held."""
+        """Take an event; the lock is held."""
         if len(self._queue) >= EVENTS_MAX:
             self._queue.popleft()
             self.dropped += 1

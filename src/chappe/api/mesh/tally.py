@@ -1,4 +1,4 @@
-"""Counting what comes, commands of data stores included, and keeping nothing of it."""
+"""Counting messages, commands of data stores included, without keeping them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from chappe.system import time
 
 
 class Tally:
-    """How many messages have come to these prefixes, and when, by ``time.monotonic``, the last one did.
-
-    Args:
-        endpoint: Where; the counting ends with it.
-        topics: Prefixes.
-        wanted: ``done_at`` is when so many had come.
-    """
+    """Counts the messages to prefixes of topics; notes the times of the last one, and of number ``wanted``."""
 
     def __init__(self, endpoint: EndpointHost, topics: Iterable[str], wanted: int) -> None:
         self.count = 0
@@ -29,11 +23,11 @@ class Tally:
             endpoint.take(self, raw, kind)
 
     def deliver(self, messages: list[Message]) -> None:
-        """The core has messages; the lock is held."""
+        """Take messages from the core; the lock is held."""
         self.count += len(messages)
         self.last_at = time.monotonic()
         if self.done_at is None and self.count >= self._wanted:
             self.done_at = self.last_at
 
     def close(self) -> None:
-        """The endpoint is closed: nothing is to be released."""
+        """Do nothing: a closed endpoint leaves nothing to release."""

@@ -1,12 +1,12 @@
-"""What an endpoint reports, as the messages that Broker has for it: on two topics that never leave the endpoint.
+"""Reports of an endpoint as Broker's messages, on two topics that never leave the endpoint.
 
 =============================== =====================================================================================
 ``<$>/local/data/statuses``     ("status", the code's name as an enum value, context, text)
 ``<$>/local/data/errors``       ("error", the code's name as an enum value, (text) or (context, text))
 =============================== =====================================================================================
 
-A context is (id, address, port, seconds between attempts): no id where it is not known, and the others together or not
-at all. Texts of a peering are Broker's own words; others are what ``str`` of the report says.
+A context is (id, address, port, seconds between attempts): no id where it is not known, and the others together or
+not at all. Texts of a peering are Broker's own words; others are the ``str`` of the report.
 
 Source: Broker's ``status.cc``, ``error.cc`` and ``endpoint_info.cc``. Departure: the seconds between attempts are 0.
 """
@@ -71,7 +71,7 @@ _OF_THE_MESH: Final = (  # that Broker has no code for
 
 
 def told(report: object) -> tuple[bytes, Value] | None:
-    """The topic and the value that tell of a report; None if Broker has nothing of that kind."""
+    """Return topic and value for a report; None if Broker has nothing of that kind."""
     if isinstance(report, Status):
         context = _context(report.peer_id, report.address if isinstance(report, LinkStatus) else None)
         if type(report) in STATUS_TEXTS:

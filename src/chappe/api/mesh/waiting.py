@@ -1,4 +1,4 @@
-"""How users wait for a queue of an endpoint: in a thread, on a descriptor, or by being called back."""
+"""Waits for a queue of an endpoint: in a thread, on a descriptor, or by callbacks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,14 @@ KEYS_TRY_S: Final = 0.1  # until a publisher that waits for keys tries again
 
 
 class KeysWait:
-    """How a publisher waits for keys of a sealed topic, which others hand on.
-
-    Args:
-        waits: Whether it does.
-    """
+    """A publisher's wait for keys of a sealed topic, which others hand on; ``waits`` is False for none."""
 
     def __init__(self, waits: bool) -> None:
         self._waits = waits
         self._until = math.inf
 
     def wait_s(self, error: Sealed) -> float:
-        """How long to wait until it is tried again; raises ``error`` if no keys will come, or none have in time."""
+        """Return the seconds until the next attempt. Raises ``error`` if no keys will come, or none came in time."""
         now = time.monotonic()
         self._until = min(self._until, now + KEYS_COME_S)
         if not (self._waits and error.passing) or now >= self._until:
@@ -42,9 +38,7 @@ class KeysWait:
 class QueueWaiting:
     """The waiting side of one queue.
 
-    Args:
-        filled: Whether something is there; called with the lock held.
-        ready: Whether who waits for it is to look: also when nothing will come.
+    ``filled`` tells with the lock held if items are there; ``ready`` if waiters should look, also when none will come.
     """
 
     def __init__(self, turns: Turns, filled: Callable[[], bool], ready: Callable[[], bool] | None = None) -> None:
@@ -57,11 +51,11 @@ class QueueWaiting:
         self._thread: threading.Thread | None = None
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until something is there, at most so long; False if nothing is. Ctrl-C ends the wait."""
+        """Wait until an item is there; return False if none is after ``timeout_s``. Ctrl-C ends the wait."""
         return self.turns.wait(lambda: self.closed or self._ready(), timeout_s) and not self.closed
 
     def changed(self) -> None:
-        """The queue was filled or emptied; the lock is held."""
+        """Note that the queue was filled or emptied; the lock is held."""
         filled = self._filled()
         if filled:
             self.turns.news = True
@@ -73,7 +67,7 @@ class QueueWaiting:
                 self._ends[0].recv(1)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while something is there: for select, poll and event loops."""
+        """Return a descriptor that is readable while items are there: for select, poll and event loops."""
         with self.turns.lock:
             self.check()
             if self._ends is None:
@@ -82,7 +76,7 @@ class QueueWaiting:
             return self._ends[0].fileno()
 
     def call_back(self, get: Callable[[None], Any], function: Callable[[Any], object], name: str) -> None:
-        """Have ``function`` called with each item that ``get(None)`` waits for, by a thread of its own."""
+        """Call ``function`` with each item that ``get(None)`` waits for, in a thread of its own."""
         self._thread = machine.current().thread(lambda: self._call(get, function), name)
         self._thread.start()
 
@@ -111,7 +105,7 @@ class QueueWaiting:
         self.turns.check()
 
     def close(self) -> None:
-        """Release everybody who waits; the lock is held."""
+        """Release all waiting threads; the lock is held."""
         self.closed = True
         self.turns.news = True
         if self._ends is not None:
@@ -120,7 +114,7 @@ class QueueWaiting:
             self._ends = None
 
     def join(self, timeout_s: float) -> None:
-        """After ``close``, without the lock: wait for a callback that is running, unless it is who calls this."""
+        """Wait for a running callback, unless it is the caller; after ``close``, without the lock."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
@@ -132,8 +126,8 @@ class Asked:
     """A question to a core that ``Resolve`` answers later.
 
     Args:
-        asked: All that somebody waits for, by ticket; this one is among them until it is answered or forgotten.
-        owner: Who answers the question if it closes first.
+        asked: The open questions by ticket; this one is among them until it is answered or forgotten.
+        owner: The object that answers the question if it closes first.
     """
 
     def __init__(self, turns: Turns, asked: dict[int, Asked], ticket: int, owner: object = None) -> None:
@@ -146,11 +140,10 @@ class Asked:
         asked[ticket] = self
 
     def done(self) -> bool:
-        """Whether the answer is there."""
         return self.outcome is not _PENDING
 
     def answer(self, outcome: object) -> None:
-        """The answer is there; the lock is held."""
+        """Store the answer; the lock is held."""
         self.forget()
         self.outcome = outcome
         self._turns.news = True
@@ -158,14 +151,14 @@ class Asked:
             self._then()
 
     def then(self, function: Callable[[], None]) -> None:
-        """Have ``function`` called, with the lock held, when the answer comes, or now; the lock is held."""
+        """Call ``function`` when the answer comes, or now; the lock is held, there and here."""
         if self.done():
             function()
         else:
             self._then = function
 
     def wait(self, timeout: float | None) -> None:
-        """Wait for the answer at most so long; for a thread."""
+        """Wait in a thread for the answer; Ctrl-C drops the question."""
         try:
             self._turns.wait(self.done, timeout)
         except BaseException:  # Ctrl-C
@@ -173,11 +166,10 @@ class Asked:
             raise
 
     def forget(self) -> None:
-        """Nobody will wait for the answer."""
         self._asked.pop(self.ticket, None)
 
     def take(self, too_late: str) -> Any:
-        """The answer, after a wait.
+        """Return the answer, after a wait.
 
         Raises:
             ChappeError: The answer is an error.
@@ -197,10 +189,9 @@ class Asked:
 
 
 def deadline_after(timeout_s: float | None) -> float:
-    """The moment, in monotonic seconds, until which somebody waits who starts now; None: for ever."""
+    """Return the end of a wait that begins now, in monotonic seconds; infinite for None."""
     return math.inf if timeout_s is None else time.monotonic() + timeout_s
 
 
 def time_left(deadline: float) -> float | None:
-    """The timeout that is left until then."""
     return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
