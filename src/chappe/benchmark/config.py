@@ -36,8 +36,6 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class BenchmarkNode:
-    """One node. ``peers`` are those that it dials."""
-
     name: str
     id: str = ""
     peers: list[str] = field(default_factory=list)
@@ -66,7 +64,6 @@ def load(path: Path, text: str | None = None) -> list[BenchmarkNode]:
 
 
 def render(nodes: Sequence[BenchmarkNode]) -> str:
-    """The text of a file that says this."""
     lines = ["nodes {"]
     for node in nodes:
         lines += [f"  {show_key(node.name)} {{", f"    id = <{node.id}>"]
@@ -90,7 +87,6 @@ def render(nodes: Sequence[BenchmarkNode]) -> str:
 
 
 def neighbours(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
-    """Return the peers of each node, whoever dials."""
     found: dict[str, set[str]] = {node.name: set() for node in nodes}
     for node in nodes:
         for peer in node.peers:

@@ -51,7 +51,6 @@ class LinkTraffic:
 
 
 def messages_of(file: str | None, count: int | None) -> Messages:
-    """Read the messages of a recording, cut or repeated to ``count``. Raises InvalidData."""
     if file is None:
         return []
     with open(file, "rb") as opened:
@@ -96,7 +95,6 @@ class NodePlayer:
         self.sent_at: float | None = None
 
     def play(self, messages: Messages, orders: Orders) -> None:
-        """Send everything, unless there is another order first."""
         endpoint = self._endpoint
         for kind, run in runs_of(messages):
             for chunk in [run] if kind == DATA else [[each] for each in run]:
@@ -112,7 +110,6 @@ class NodePlayer:
         self.sent_at = time.monotonic()
 
     def receive(self, orders: Orders) -> None:
-        """Receive until there is another order."""
         while not orders.waiting:
             self.say()
             self._endpoint.node.turns.wait(lambda: orders.waiting, PROGRESS_S)
@@ -133,7 +130,6 @@ class NodePlayer:
 
 
 def run(orders: Orders) -> None:
-    """Work from the first order to the last."""
     begin = orders.next("begin")
     with Endpoint(forwarding=begin["forwarding"]) as endpoint:
         tally = Tally(endpoint, begin["topics"], begin["expected"])

@@ -28,7 +28,6 @@ class Orders:
 
     @property
     def waiting(self) -> bool:
-        """True if there is one."""
         return bool(self._found)
 
     def next(self, kind: str) -> dict[str, Any]:
@@ -41,7 +40,6 @@ class Orders:
         return order
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for an order, at most this long; return whether there is one."""
         if not self._found:
             self._came.wait(timeout_s)
             self._came.clear()

@@ -52,7 +52,6 @@ class BenchmarkProcess:
         return bool(lines)
 
     def complained(self, data: bytes) -> None:
-        """Take what came from its standard error."""
         self._errors = (self._errors + data)[-ERROR_BYTES_MAX:]
 
     def over(self) -> None:
@@ -84,7 +83,6 @@ class Processes:
         self._selector = selectors.DefaultSelector()
 
     def start(self, name: str) -> BenchmarkProcess:
-        """Start one more. Raises ChappeError if the machine has no room for it."""
         try:
             child = self.children[name] = BenchmarkProcess(name, self._module)
         except OSError as error:

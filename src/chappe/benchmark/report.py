@@ -28,17 +28,14 @@ class NodeOutcome:
 
     @property
     def missing(self) -> int:
-        """Messages that were expected and did not come."""
         return max(0, self.expected - self.received)
 
     @property
     def surplus(self) -> int:
-        """Messages that came and were not expected."""
         return max(0, self.received - self.expected)
 
     @property
     def unsent(self) -> int:
-        """Messages that were to be sent and were not."""
         return self.to_send - self.sent
 
     @property
@@ -78,7 +75,6 @@ class BenchmarkReport:
         return by_step([*before_end, (end, node.received)], steps, seconds)
 
     def troubles(self) -> list[str]:
-        """Name what is missing, one sentence each."""
         found = [self.reason] if self.reason else []
         for each in self.nodes:
             if each.ended:
@@ -114,7 +110,6 @@ class BenchmarkReport:
         }
 
     def facts(self) -> dict[str, Any]:
-        """The facts for a machine."""
         extra = ("missing", "surplus", "out_per_s", "in_per_s", "seconds")
         nodes = [asdict(each) | {name: getattr(each, name) for name in extra} for each in self.nodes]
         for each in nodes:
@@ -147,7 +142,6 @@ SPARE: Final = ("dropped", "MB out", "frames in", "CPU s", "out/s", "seconds")  
 
 
 def rows(nodes: Sequence[NodeOutcome], total: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A table's rows; the last is all nodes together."""
     made = [
         (
             each.name,

@@ -76,7 +76,6 @@ class _ClusterBenchmark:
             self._outcomes[name] = NodeOutcome(name, said[name]["messages"], node.num_inputs)
 
     def measure(self) -> BenchmarkReport:
-        """Run from the start on."""
         start = time.monotonic()
         for child in self._children.values():
             child.order("start")

@@ -39,8 +39,6 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 class ConfigAddress(str):
-    """A text between angle brackets."""
-
     __slots__ = ()
 
 

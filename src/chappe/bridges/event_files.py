@@ -171,7 +171,6 @@ def folder_of(event: str | None) -> str:
 
 
 def _cannot(path: Path, error: OSError, lost: int = 0) -> StorageError:
-    """The error that says what cannot be written, and why."""
     kind = StorageFull if error.errno in FULL else StorageError
     rest = f"; {lost:,} events are in no file" if lost else ""
     return kind(f"cannot write {path}: {error.strerror or error}{rest}")

@@ -38,7 +38,6 @@ class Played(NamedTuple):
 
 
 def fits(message: Message) -> bool:
-    """True if a message is small enough for a record."""
     return len(message.topic) + len(message.payload) + ROW_BYTES <= RECORD_BYTES_MAX
 
 

@@ -152,7 +152,6 @@ class StoreMirror(ABC):
             self._tell()
 
     def _tell(self) -> None:
-        """Wake up who waits in ``_flush``."""
         with self._news:
             self._news.notify_all()
 
@@ -246,5 +245,4 @@ class TopicNow:
 
 
 def place_of(record: Record) -> RecordPlace:
-    """The place of a record."""
     return RecordPlace(record.timestamp, record.partition, record.offset)

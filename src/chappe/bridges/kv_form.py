@@ -44,7 +44,7 @@ class StoreRow(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes in a batch, at most."""
+        """An upper bound of its bytes in a batch."""
         return len(self.key) + len(self.value or b"") + ROW_BYTES
 
 
@@ -59,14 +59,12 @@ class StoreEntry(NamedTuple):
 
 
 def row_of(key: Value, value: Value, version: int, *, gone: bool = False, expires_ns: int | None = None) -> StoreRow:
-    """The record of an entry, or of one that is gone."""
     if gone:
         return StoreRow(encode(key), None, version)
     return StoreRow(encode(key), encode(value), version, b"" if expires_ns is None else b"%d" % expires_ns)
 
 
 def fits(row: StoreRow) -> bool:
-    """True if it is small enough for a record."""
     return row.size <= RECORD_BYTES_MAX
 
 

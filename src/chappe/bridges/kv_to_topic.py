@@ -31,8 +31,6 @@ ROWS_MAX: Final = 4096  # of a whole store, made records at once
 
 @dataclass(slots=True)
 class Fed:
-    """The progress of a store's topic."""
-
     records: int = 0  # changes that are records now, of this run
     stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
     left: int = 0  # records that they do not have yet; those are in the journal
@@ -108,7 +106,7 @@ class DataStoreToTopic(StoreMirror):
         return self._producer.partition
 
     def progress(self) -> Fed:
-        """Counters since this bridge was started."""
+        """The counters since this bridge was started."""
         return Fed(*self._sender.account(), self._dropped, self._ready)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -41,8 +41,6 @@ _name = lru_cache(4096)(decode_topic)
 
 @dataclass(slots=True)
 class PlayerProgress:
-    """The progress of a player."""
-
     sent: int = 0  # messages published
     skipped: int = 0  # records that were not recorded from the mesh
     total: int = 0  # records there are to look at

@@ -30,8 +30,6 @@ TAKEN_MAX: Final = 8192  # messages on their way from the subscriber to the prod
 
 @dataclass(slots=True)
 class Recorded:
-    """The progress of a recorder."""
-
     records: int = 0  # messages that are records now, of this run
     stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
     left: int = 0  # records that they do not have yet; those are in the journal
@@ -51,8 +49,7 @@ class MeshRecording(ABC):
         self.show: Callable[[Recorded], None] = lambda recorded: None
 
     @abstractmethod
-    def progress(self) -> Recorded:
-        """Counters since this recording was started."""
+    def progress(self) -> Recorded: ...
 
     @abstractmethod
     def finish(self) -> Recorded:
@@ -174,7 +171,7 @@ class Recorder(MeshRecording):
         return found
 
     def progress(self) -> Recorded:
-        """Counters since this recorder was started."""
+        """The counters since this recorder was started."""
         return Recorded(
             *self._sender.account(),
             self._bytes,

@@ -31,8 +31,6 @@ POSITION_S: Final = 1.0  # how often the position is written down while records 
 
 @dataclass(slots=True)
 class TakenRecords:
-    """The progress of a store that is kept from a topic."""
-
     records: int = 0  # taken from the topic, of this run
     changes: int = 0  # keys that were set or erased, of this run
     skipped: int = 0  # records without a key, and damaged ones

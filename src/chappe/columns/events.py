@@ -61,7 +61,6 @@ class EventColumns:
     reason: str = ""
 
     def refuse(self, topic: bytes, reason: str) -> None:
-        """One more that is malformed."""
         if not self.malformed:
             self.topic, self.reason = topic, reason
         self.malformed += 1

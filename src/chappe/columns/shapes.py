@@ -62,7 +62,6 @@ _SCALARS: Final = tuple([Shape(tag) for tag in range(SET)])
 
 
 def shape_of(value: Value) -> Shape | None:
-    """The shape of a value; None for none."""
     tag = TAGS[type(value)]
     if isinstance(value, Set):
         return Shape(SET, (_mixed(map(shape_of, value.members)),))
@@ -88,7 +87,6 @@ def join(a: Shape | None, b: Shape | None) -> Shape | None:
 
 
 def common(inner: Iterable[Shape | None]) -> Shape | None:
-    """The shape that all of these fit into; raises Apart."""
     return reduce(join, inner, None)
 
 
@@ -125,7 +123,6 @@ def scalar_types() -> dict[int, pa.DataType]:
 
 
 def arrow_type(shape: Shape | None) -> pa.DataType:
-    """The type of a column of this shape."""
     pa = pyarrow()
     if shape is None:
         return pa.null()
@@ -152,13 +149,11 @@ def map_type(key: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 
 def struct_type(fields: Iterable[pa.DataType]) -> pa.DataType:
-    """The type of a vector whose elements differ."""
     pa = pyarrow()
     return pa.struct([(f"_{number}", each) for number, each in enumerate(fields, 1)])
 
 
 def column(shape: Shape | None, values: Iterable[Value]) -> pa.Array:
-    """Values that fit the shape."""
     convert = _converter(shape)
     return pyarrow().array([convert(each) for each in values], arrow_type(shape))
 

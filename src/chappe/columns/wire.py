@@ -244,7 +244,6 @@ class EventBytes:
         return fixed.dictionary_encode()
 
     def _pieces(self, at: Places, ends: Places) -> pa.BinaryArray:
-        """The bytes between these places."""
         bounds = np.empty(2 * len(at) + 1, np.int32)
         bounds[0:-1:2] = at
         bounds[1::2] = ends

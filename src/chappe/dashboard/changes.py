@@ -159,7 +159,6 @@ class DashboardChanges:
             return client.ask(request)[0]
 
     def _at(self, topic: str, partition: str, known: KnownPartition, at_us: int) -> int:
-        """The offset of a moment in a partition."""
         if known.next == known.first or at_us <= known.timestamp_min:
             return known.first
         if at_us > known.timestamp_max:
@@ -264,7 +263,6 @@ class DashboardChanges:
     # -- the mesh -------------------------------------------------------------------------------------
 
     def publish(self, topic: str, value: str) -> Planned:
-        """Publish a message to current subscribers. Raises UsageError."""
         endpoint = self._endpoint
         if endpoint is None:
             raise UsageError("This dashboard looks at no mesh: start it with --peer HOST:PORT.")

@@ -61,8 +61,6 @@ class EntryChange:
 
 
 class OpenEntries(ABC):
-    """A store or map that is open, for all who look at it."""
-
     def __init__(self, watch: DataStoreWatch | MapWatch[bytes]) -> None:
         self._watch = watch
         self._lock = threading.Lock()
@@ -96,11 +94,9 @@ class OpenEntries(ABC):
         self._change(partial(self._put, key, value))
 
     def erase(self, key: Any) -> None:
-        """Remove an entry, by its key as the store has it. Raises as the store."""
         self._change(partial(self._remove, key))
 
     def clear(self) -> None:
-        """Remove all entries. Raises as the store."""
         self._change(self._remove_all)
 
     def close(self) -> None:
@@ -265,7 +261,7 @@ class Entries:
 
     @contextmanager
     def _opening(self, key: tuple[str, str]) -> Iterator[None]:
-        """One at a time opens the same."""
+        """Lock out concurrent openings of the same store."""
         with self._lock:
             lock, count = self._begun.get(key, (threading.Lock(), 0))
             self._begun[key] = lock, count + 1

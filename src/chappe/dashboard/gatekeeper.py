@@ -63,7 +63,6 @@ class Gatekeeper:
         self._office = office
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -128,7 +127,6 @@ class Gatekeeper:
         return compare_digest(given.encode(), self._token.encode()) or self._administers("", [f"Bearer {given}"])
 
     def _administers(self, certificate: str, authorization: Sequence[str]) -> bool:
-        """True if an identity may see everything, by its certificate or its token."""
         if self._office is None:
             return False
         try:

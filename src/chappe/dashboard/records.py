@@ -91,8 +91,6 @@ def find(topic: str, held: Mapping[str, KnownPartition], wanted: RecordQuery, se
 
 
 class _Search:
-    """One request: its connections, and what is left of its bounds."""
-
     def __init__(self, topic: str, wanted: RecordQuery, security: LogSecurity, partitions: int) -> None:
         self._topic = topic
         self._wanted = wanted

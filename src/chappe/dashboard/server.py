@@ -34,7 +34,6 @@ class NumbersCollector:
         self._now = now
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield the metrics of this moment."""
         for each in self._now():
             kind = GaugeMetricFamily if each.kind == "gauge" else CounterMetricFamily
             made = kind(each.name, each.meaning, labels=each.labels)
@@ -103,13 +102,12 @@ def secured(host: str, security: Security | Keys) -> tuple[ssl.SSLContext | None
 
 
 def url(host: str, port: int, token: str | None, *, tls: bool = False) -> str:
-    """The address that a person opens."""
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http{'s' if tls else ''}://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
 
 
 def as_text(families: Iterable[Family]) -> bytes:
-    """Numbers as Prometheus reads them."""
+    """Return numbers in the text format of Prometheus."""
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NumbersCollector(lambda: families))

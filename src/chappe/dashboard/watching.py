@@ -85,7 +85,6 @@ class SourceRunner:
                 self._make()
 
     def topic(self, name: str) -> ObservedTopic | None:
-        """A topic by its name; None if it is not known."""
         with self._lock:
             return self._observer.topic(name, time.monotonic())
 
@@ -112,12 +111,10 @@ class SourceRunner:
             return self._sparks
 
     def rate_line(self, topic: str, span: LineSpan = MINUTES) -> list[Point]:
-        """The rate of a topic over a span."""
         with self._lock:
             return self._observer.rate_line(topic, time.monotonic(), span)
 
     def lag_line(self, topic: str, reader: str, span: LineSpan = MINUTES) -> list[Point]:
-        """The lag of a reader of a topic over a span."""
         with self._lock:
             return self._observer.lag_line(topic, reader, time.monotonic(), span)
 

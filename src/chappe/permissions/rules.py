@@ -140,7 +140,6 @@ class Group:
         return EVERYBODY in self.names or identity.name in self.names or identity.role in self.roles
 
     def covers(self, topic: str) -> bool:
-        """True if it is about this topic."""
         return any(topic.startswith(each[:-1]) if each.endswith("*") else each == topic for each in self.topics)
 
 

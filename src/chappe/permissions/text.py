@@ -266,7 +266,6 @@ def reissued(text: str, version: int, issued: datetime) -> str:
 
 
 def moment(when: datetime) -> str:
-    """Format a time for TOML, in whole seconds."""
     return f"{when.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
 
 
@@ -349,7 +348,6 @@ KEY_BYTES: Final = 32
 
 
 def z85(key: bytes) -> str:
-    """A key of 32 bytes in 40 characters."""
     return "".join(_five(int.from_bytes(key[at : at + 4])) for at in range(0, len(key), 4))
 
 
@@ -358,7 +356,6 @@ def _five(number: int) -> str:
 
 
 def unz85(text: str) -> bytes:
-    """Decode a key that ``z85`` wrote; raises ValueError."""
     if len(text) != KEY_BYTES * 5 // 4 or not all(each in _VALUE for each in text):
         raise ValueError("no key")
     key = b""

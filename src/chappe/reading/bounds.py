@@ -140,7 +140,6 @@ class TopicRead(Manner):
     ending: Bound | None = None
 
     def view(self) -> StoresView:
-        """A new picture of the stores; close it."""
         return StoresView(self.selection, self.stores, self.towers, security=self.security)
 
     def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> ReadTask:

@@ -182,7 +182,6 @@ def _in_time(task: ReadTask, start: int, end: int, batches: list[Batch]) -> Iter
 
 
 def client_of(endpoint: str, security: LogSecurity = None) -> StoreClient:
-    """This process's connection to a store."""
     client = _clients.pop((endpoint, security), None)
     if type(client) is not StoreClient:  # there is none, or a fork has left it to the parent
         client = StoreClient(endpoint, TIMEOUT_S, security)
@@ -193,7 +192,6 @@ def client_of(endpoint: str, security: LogSecurity = None) -> StoreClient:
 
 
 def forget_client(endpoint: str, security: LogSecurity = None) -> None:
-    """Close the connection to a store."""
     client = _clients.pop((endpoint, security), None)
     if client is not None:
         client.close()
@@ -227,7 +225,6 @@ class _Fetch:
         self._bare = not set(task.columns) - _BARE
 
     def chunks(self) -> Iterator[tuple[Range, int, int, list[Batch]]]:
-        """Range, start, end, and the batches that hold start <= n < end."""
         try:
             for index, wanted in enumerate(self._task.ranges):
                 for start, end, batches in self._range(index, wanted):

@@ -60,7 +60,7 @@ class KnownPartition:
 
     @property
     def record_bytes(self) -> int:
-        """The size of a record, on average; at least 1."""
+        """The average size of a record; at least 1."""
         return max(self.bytes // max(self.next - self.first, 1), 1)
 
 
@@ -79,7 +79,6 @@ class Range:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Range:
-        """Other offsets of the same partition."""
         return Range(self.topic, self.partition, start, end, self.holders, self.record_bytes)
 
     def __str__(self) -> str:
@@ -87,12 +86,10 @@ class Range:
 
 
 def sort_offsets(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The same offsets with their keys in order."""
     return {topic: dict(sorted(offsets[topic].items())) for topic in sorted(offsets)}
 
 
 def flatten(offsets: Offsets) -> dict[Key, int]:
-    """One flat mapping, easier to compute with."""
     return {(topic, partition): n for topic, each in offsets.items() for partition, n in each.items()}
 
 

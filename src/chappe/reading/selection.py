@@ -53,12 +53,10 @@ _BYTES: Final = {0xDC80 + n: 0x10FF80 + n for n in range(128)}
 
 @lru_cache(COMPILED_MAX)
 def compiled(text: str) -> Pattern:
-    """The pattern of a text. Raises UsageError."""
     return Pattern(text)
 
 
 def escaped(text: str) -> str:
-    """A pattern that matches this text alone."""
     return "".join(char if char.isalnum() or char == "_" or not char.isascii() else f"\\{char}" for char in text)
 
 
@@ -84,7 +82,6 @@ class Pattern:
             raise self._wrong(problem + hint) from None
 
     def matches(self, name: str) -> bool:
-        """True if the whole name matches."""
         return bool(self.matching([name]))
 
     def matching(self, names: Iterable[str]) -> set[str]:
@@ -202,7 +199,6 @@ class Selection:
 
     @classmethod
     def of_partitions(cls, partitions: Iterable[tuple[str, str]]) -> Selection:
-        """Partitions by topic and name. Raises UsageError."""
         found = frozenset(partitions)
         return cls(tuple(Filter.parse(topic) for topic in sorted({topic for topic, _ in found})), partitions=found)
 
@@ -217,7 +213,6 @@ class Selection:
         return {topic for topic in topics if any(each.matches(topic) for each in self.filters)}
 
     def has(self, topic: str, partition: str) -> bool:
-        """True if the partition is read."""
         return (topic, partition) in self.partitions if self.partitions is not None else self.has_topic(topic)
 
     def missing(self, topics: Collection[str]) -> str | None:

@@ -30,7 +30,6 @@ DISCOVER_S: Final = 2.0  # how long a tower is listened to
 
 
 def discover(tower: str, security: LogSecurity = None) -> list[str]:
-    """The query endpoints of the stores that a tower knows."""
     from chappe.api.log.discovery import discover as ask_tower
 
     return [each.endpoint for each in ask_tower(tower, timeout=DISCOVER_S, security=security)]
@@ -82,7 +81,6 @@ class StoresView:
 
     @property
     def away(self) -> list[str]:
-        """The stores that did not answer."""
         return [endpoint for endpoint, store in self._stores.items() if store.client is None]
 
     @property

@@ -47,8 +47,6 @@ class TopicReader(DataSourceReader):
 
 
 class TopicPartition(InputPartition):
-    """One task's ranges, on their way to an executor."""
-
     def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
         self.task = task

@@ -78,7 +78,6 @@ class ChainPlace:
 
     @property
     def client(self) -> Chain:
-        """This process's client. Raises ConfigError."""
         client = _clients.pop(self, None)
         if type(client) is not Chain:  # there is none, or a fork has left it to the parent
             client = Chain(Path(self.path), security=self.security)
@@ -105,7 +104,6 @@ def settle(place: ChainPlace, sink: Sink, batch: int, origins: Sequence[Origin] 
 
 
 def begin(place: ChainPlace, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
-    """Settle the home of a streaming query; see ``home.begin``."""
     home = settle(place, sink, batch, origins, again)
     refuse_older(home, batch)
     return home
@@ -164,7 +162,6 @@ class ChainStaging:
         self.topics[piece.topic] = None
 
     def finish(self) -> None:
-        """Wait until everything is staged."""
         while self._under_way:
             self._settle_oldest()
 

@@ -39,7 +39,6 @@ _EXAMPLES: Final = {
 
 
 def schema_of(columns: tuple[str, ...]) -> t.StructType:
-    """The schema of a read with these columns."""
     return t.StructType([t.StructField(name, _TYPES[name], name not in _ALWAYS) for name in columns])
 
 

@@ -67,7 +67,6 @@ class RowEncoder:
         self._size = 0  # of all
 
     def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPiece]:
-        """Take rows, and yield what became full."""
         for topic, all_rows in self._by_topic(batch):
             for partition, rows in _by_partition(all_rows, self._partitions(topic), self._turn):
                 size, key = rows.nbytes, (topic, partition)
@@ -154,7 +153,6 @@ def _plain(batch: pa.RecordBatch, columns: RecordColumns) -> pa.RecordBatch:
 
 
 def now_us() -> int:
-    """Return the time for records without one: microseconds since 1970 UTC."""
     return time.time_ns() // 1000
 
 

@@ -73,11 +73,9 @@ class Filters:
         return replace(self, until=min(self.until, max(value, TIME_MIN))) if column == "timestamp" else self
 
     def starts_with(self, prefix: str) -> Filters:
-        """Add a prefix of the topic's name."""
         return replace(self, prefixes=(*self.prefixes, prefix))
 
     def fits(self, topic: str, partition: str) -> bool:
-        """True if records of the partition may match."""
         topic, partition = shown(topic), shown(partition)
         return (
             (self.topics is None or topic in self.topics)

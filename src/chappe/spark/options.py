@@ -65,8 +65,6 @@ _ELSEWHERE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a read, checked."""
-
     reading: TopicRead  # topics, stores, bounds and columns
     max_records: int | None = None  # of one micro-batch
     max_bytes: int | None = None  # of one micro-batch, about
@@ -78,7 +76,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Raises UsageError; its text names the option."""
+        """Raise UsageError for a wrong option; its text names the option."""
         options = {name.lower(): value for name, value in given.items()}
         refuse_unknown(options, NAMES, _ELSEWHERE)
         stores, towers = place_of(options)
@@ -275,7 +273,6 @@ def option(options: Mapping[str, str], name: str, wanted: str, parse: Callable[[
 
 
 def positive(options: Mapping[str, str], name: str) -> int | None:
-    """The whole number of at least 1 that an option gives, None without it. Raises UsageError."""
     return option(options, name, "a whole number of at least 1", lambda text: whole_number(text) or None, None)
 
 
@@ -289,8 +286,6 @@ def whole_number(text: str) -> int | None:
 
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    """The seconds that an option gives. Raises UsageError."""
-
     def parse(text: str) -> float | None:
         try:
             found = float(text)
@@ -329,8 +324,6 @@ WRITE_ID_MAX: Final = 200  # bytes
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of a write, checked. The names shared with reading mean the same here."""
-
     stores: tuple[str, ...]  # query endpoints; without any, ``towers`` are asked for them
     towers: str | None  # addresses of towers
     topic: str | None  # where all rows go; None to take it from the column ``topic``
@@ -348,7 +341,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
-        """Raises UsageError; its text names the option."""
+        """Raise UsageError for a wrong option; its text names the option."""
         options = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
         refuse_unknown(options, SINK_NAMES, _SINK_ELSEWHERE)
         stores, towers = place_of(options)

@@ -70,7 +70,6 @@ def sentence(error: BaseException | str) -> str:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """True if an error comes from PySpark or its bridge to Java."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 

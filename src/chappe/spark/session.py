@@ -191,7 +191,6 @@ def _server(url: str) -> tuple[str, int]:
 
 
 def session_runs() -> bool:
-    """True if this process has a session in a Java of its own already."""
     pyspark = sys.modules.get("pyspark")
     return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 

@@ -229,7 +229,6 @@ class Staging:
         return sealing.seal(piece.topic, piece.raw, sink_address(self._sink.name, piece.topic), place)
 
     def finish(self) -> None:
-        """Wait until everything is staged."""
         while self._unanswered:
             self._settle_oldest()
 
@@ -268,8 +267,6 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class StagedOutput(WriterCommitMessage):
-    """The message of one attempt of a task: what it has staged."""
-
     sink: Sink
     home: Home
     batch: int

@@ -109,7 +109,6 @@ def streamed_options(given: Mapping[str, str], schema: StructType) -> Mapping[st
 
 
 def without_marks(schema: StructType) -> StructType:
-    """The columns as they are without a table."""
     return StructType([StructField(each.name, each.dataType, each.nullable) for each in schema.fields])
 
 
@@ -173,7 +172,6 @@ class ChappeDataSource(ds.DataSource):
 
     @untraced()
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Make the reader of ``spark.read``."""
         options = self._for_reading(schema)
         limits = {
             "maxRecordsPerTrigger": options.max_records,
@@ -187,7 +185,6 @@ class ChappeDataSource(ds.DataSource):
 
     # not untraced: Spark 4.3 answers an error here with one of its own, and ours is in that one's traceback alone
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
-        """Make the reader of ``spark.readStream``."""
         options = self._for_reading(schema)
         if options.reading.ending is not None:
             raise UsageError(
@@ -199,7 +196,6 @@ class ChappeDataSource(ds.DataSource):
 
     @untraced()
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
-        """Make the writer of ``df.write``; the options are ``SinkOptions``."""
         from chappe.spark.sink import TopicBatchWriter  # readers, which are started more often, do without
 
         options = SinkOptions.parse(writing_options(self.options, schema))

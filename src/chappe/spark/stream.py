@@ -77,7 +77,6 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
 
     @untraced()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end with the records that are there now."""
         self._target = {key: each.next for key, each in self._refreshed().known.items()}
 
     @untraced()

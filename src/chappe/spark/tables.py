@@ -163,7 +163,6 @@ def _names(key: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def quoted(name: str) -> str:
-    """Quote the name of a column for Spark's expressions."""
     return f"`{name.replace('`', '``')}`"
 
 

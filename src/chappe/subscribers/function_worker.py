@@ -28,7 +28,6 @@ TEXT_SHOWN: Final = 1000
 
 
 def main() -> int:
-    """Work until the input ends."""
     out, source = work.take_pipes()
     work.inside = True
     threading.Thread(target=_end_with_reader, args=(out,), name="chappe-orphan", daemon=True).start()

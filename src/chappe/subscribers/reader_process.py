@@ -22,7 +22,6 @@ TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def main() -> int:
-    """Do what the first line of standard input says, until that ends."""
     out, source = take_pipes()
     order = _order(source)
     sys.path[:] = order["path"]

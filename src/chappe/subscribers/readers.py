@@ -111,7 +111,6 @@ class _ReaderProcess:
         return bool(data)
 
     def stop(self) -> None:
-        """Ask the reader to end."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
 
@@ -283,20 +282,17 @@ def _check_apart(topics: Sequence[str]) -> None:
 
 
 def _plain(topic: str) -> str:
-    """Make a topic a part of an identity."""
     if re.fullmatch(r"[A-Za-z0-9._-]{1,40}", topic):
         return topic
     return sha256(topic.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def facts_of(error: Exception) -> dict[str, Any]:
-    """Return the last message of a reader that an exception ended."""
     more = {each: getattr(error, each) for each in CARRIES.get(type(error), ())}
     return {"end": type(error).__name__, "text": str(error)[:TEXT_MAX], **more}
 
 
 def error_of(fact: dict[str, Any]) -> ChappeError:
-    """The exception that ended a reader, if it is one of chappe."""
     name, text = fact["end"], fact["text"]
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, ChappeError):
@@ -305,5 +301,4 @@ def error_of(fact: dict[str, Any]) -> ChappeError:
 
 
 def line_of(facts: dict[str, Any]) -> bytes:
-    """Encode a line of JSON."""
     return json.dumps(facts).encode() + b"\n"

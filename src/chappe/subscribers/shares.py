@@ -50,7 +50,6 @@ class Portion:
 
     @property
     def left(self) -> int:
-        """The number of records left."""
         return len(self.records) - self.first
 
 
@@ -126,11 +125,9 @@ class Shares:
 
     @property
     def sent(self) -> int:
-        """The number of records that workers were sent and have not done."""
         return sum(share.records for share in self._shares)
 
     def sent_to(self, number: int) -> int:
-        """The number of those that the worker of a share was sent."""
         return self._shares[number].records
 
     def take(self, number: int) -> Portion | None:
@@ -197,7 +194,6 @@ class Shares:
         return share.ends
 
     def next_of(self, number: int) -> Record | None:
-        """The first record of a share that is not done."""
         share = self._shares[number]
         rows = share.sent or share.waiting
         return rows[0].records[rows[0].first] if rows else None

@@ -48,8 +48,6 @@ FORMS: Final[dict[str, Callable[[Record], bytes]]] = {"json": as_json, "raw": as
 
 
 class WorkRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A record without topic and partition."""
-
     offset: int
     timestamp: int
     key: bytes | None
@@ -94,8 +92,6 @@ class Ear(Protocol):
 
 
 class Work(Protocol):
-    """The work of one reader's workers."""
-
     def command(self, out: int) -> list[str]:
         """Return the command to start; ``out`` is the descriptor that it may write to instead of standard output."""
 
@@ -103,19 +99,14 @@ class Work(Protocol):
     def own_pipe(self) -> bool:
         """True if it tells by a pipe of its own, and standard output is the user's."""
 
-    def hello(self) -> bytes:
-        """Return the first bytes that it is sent."""
+    def hello(self) -> bytes: ...
 
-    def pack(self, portion: Portion) -> bytes:
-        """Records as it gets them."""
+    def pack(self, portion: Portion) -> bytes: ...
 
-    def ear(self) -> Ear:
-        """A new one for each process."""
+    def ear(self) -> Ear: ...
 
 
 class _Frames:
-    """Reads the messages of a function's process."""
-
     def __init__(self) -> None:
         self.ready = False
         self._data = b""
@@ -140,8 +131,6 @@ class _Frames:
 
 
 class _Lines:
-    """Reads the output of a program."""
-
     def __init__(self) -> None:
         self.ready = True  # it does not say
         self._data = b""
@@ -176,11 +165,9 @@ class FunctionWork:
     own_pipe: bool = True
 
     def command(self, out: int) -> list[str]:
-        """Return the command to start; ``out`` is the descriptor that it may write to instead of standard output."""
         return [sys.executable, "-P", "-m", "chappe.subscribers.function_worker", str(out)]
 
     def hello(self) -> bytes:
-        """Return the first bytes that it is sent."""
         raw = json.dumps({"path": sys.path, "module": self.module, "name": self.name, "main": self.main}).encode()
         return LENGTH.pack(len(raw)) + raw
 
@@ -204,11 +191,9 @@ class ProgramWork:
     own_pipe: bool = False
 
     def command(self, out: int) -> list[str]:
-        """Return the command to start; ``out`` is the descriptor that it may write to instead of standard output."""
         return list(self.program)
 
     def hello(self) -> bytes:
-        """Return the first bytes that it is sent."""
         return b""
 
     def pack(self, portion: Portion) -> bytes:
@@ -283,7 +268,6 @@ def _checked(named: FunctionWork, function: Callable[[Record], object] | None) -
 
 
 def find(module: str, name: str, main: str | None) -> Any:
-    """The function. Raises UsageError if it cannot be imported."""
     try:
         found: Any = importlib.import_module(module) if main is None else _main_module(main)
         for part in name.split("."):

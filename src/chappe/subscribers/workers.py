@@ -84,7 +84,6 @@ class _Worker:
 
     @property
     def to_write(self) -> bool:
-        """True if its pipe was full."""
         return bool(self._left)
 
     def send(self, data: bytes) -> None:
@@ -93,7 +92,6 @@ class _Worker:
         self.write()
 
     def write(self) -> None:
-        """Write what the pipe takes."""
         try:
             while self._left:
                 del self._left[: os.write(self.into, memoryview(self._left)[:READ_BYTES])]

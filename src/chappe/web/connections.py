@@ -106,7 +106,6 @@ class TaskFailures:
         self._untold = 0
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an exception of a task; called by the loop."""
         if loop.time() < self._again_at:
             self._untold += 1
             return

@@ -96,8 +96,6 @@ def _normal(origin: str) -> str:
 
 
 class Guest(Protocol):
-    """A client that can be asked to go."""
-
     def give_way(self) -> None:
         """End the client's session to make room for another one."""
 
@@ -132,7 +130,6 @@ class Room:
         return True
 
     def spoke(self, guest: Guest) -> None:
-        """A client has sent its first frame."""
         if guest in self._silent:
             self._speaking[guest] = self._silent.pop(guest)
 

@@ -68,7 +68,6 @@ def read_filter(text: str) -> list[str]:
 
 
 def frame(kind: str, **members: str) -> str:
-    """A frame of the server itself: an ``ack``, or an ``error``."""
     return json.dumps({"type": kind, **members}, separators=(",", ":"))
 
 
@@ -123,7 +122,6 @@ class WebSocketSession:
         self._rights = rights
 
     async def run(self) -> None:
-        """Serve the client until it goes, or the endpoint is closed."""
         try:
             subscriber = await self._subscribe_soon()
             self._spoke(self)

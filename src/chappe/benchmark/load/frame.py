@@ -46,7 +46,6 @@ class SourceLoad:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> SourceLoad:
-        """Return it as the parent gave it."""
         return cls(**options["load"])
 
 
@@ -71,7 +70,6 @@ class Meter:
         return at_ns
 
     def add(self, count: int) -> None:
-        """Count more, done at this moment."""
         self.count += count
         self._last_ns = time.monotonic_ns()
 

@@ -37,7 +37,6 @@ class Histogram:
             self.most_ns = duration_ns
 
     def merge(self, other: Histogram) -> None:
-        """Add all durations of another one."""
         for bucket, count in enumerate(other._buckets):
             self._buckets[bucket] += count
         self.count += other.count
@@ -71,7 +70,6 @@ class Histogram:
         return [(1 << each >> 1, 1 << each, counts.get(each, 0)) for each in range(min(counts), max(counts) + 1)]
 
     def packed(self) -> dict[str, Any]:
-        """Return it for JSON; ``unpack`` reads it."""
         filled = [[bucket, count] for bucket, count in enumerate(self._buckets) if count]
         return {
             "count": self.count, "sum_ns": self.sum_ns, "least_ns": self.least_ns, "most_ns": self.most_ns,
@@ -80,7 +78,6 @@ class Histogram:
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> Histogram:
-        """Return the histogram of ``packed``."""
         made = cls()
         made.count, made.sum_ns = packed["count"], packed["sum_ns"]
         made.least_ns, made.most_ns = packed["least_ns"], packed["most_ns"]
@@ -95,6 +92,5 @@ def _bucket(duration_ns: int) -> int:
 
 
 def _end(bucket: int) -> int:
-    """The first duration that belongs to a later bucket."""
     shift = max(0, (bucket >> PRECISION) - 1)
     return (bucket - (shift << PRECISION) + 1) << shift

@@ -45,17 +45,6 @@ def start(
     topic: str,
     min_acks: int,
 ) -> None:
-    """Start all processes.
-
-    Args:
-        crew: Of this run.
-        loads: One of each producer.
-        consumers: How many.
-        directory: For a tower and store of our own; None: those of ``where`` run already.
-        where: Arguments of producers and consumers.
-        topic: Of the records.
-        min_acks: As of ``Producer``.
-    """
     if directory is not None:
         (tower,) = crew.start("log.tower", "tower", "servers", [{}])
         where = {"tower": tower["address"], "listen": "127.0.0.1", "security": "plain"}
@@ -124,7 +113,6 @@ def producer(orders: Orders, options: dict[str, Any]) -> None:
 
 
 def consumer(orders: Orders, options: dict[str, Any]) -> None:
-    """Take the records of this run."""
     meter = Meter("consumed")
     ages = meter.latencies["consumed"]
     head = options["run"].encode()

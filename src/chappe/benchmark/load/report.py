@@ -51,7 +51,6 @@ class LoadMember:
     samples: Samples = field(default_factory=Samples)
 
     def take(self, said: dict[str, Any]) -> None:
-        """Take the numbers of ``frame.Meter``."""
         if said["count"] != self.count:
             self.samples.add(said["seconds"], said["count"])
         for name in ("count", "seconds", "cpu_s", "dropped", "problem"):
@@ -66,14 +65,11 @@ class LoadMember:
 
 @dataclass(slots=True)
 class LoadGroup:
-    """All processes of one role."""
-
     role: str
     members: list[LoadMember]
 
     @property
     def count(self) -> int:
-        """The sum of their counts."""
         return sum(each.count for each in self.members)
 
     @property
@@ -84,7 +80,6 @@ class LoadGroup:
 
     @property
     def cpu_s(self) -> float:
-        """The sum of their processor time."""
         return sum(each.cpu_s for each in self.members)
 
     def spread(self) -> tuple[float, float, float]:
@@ -117,7 +112,6 @@ class LoadReport:
     cut: bool = False
 
     def groups(self, *parts: str) -> list[LoadGroup]:
-        """Return the roles of these parts, part by part."""
         found: dict[str, list[LoadMember]] = {}
         for part in parts:
             for each in self.members:
@@ -127,7 +121,6 @@ class LoadReport:
 
     @property
     def sent(self) -> int:
-        """The count of all sources."""
         return sum(each.count for each in self.members if each.part == "sources")
 
     @property
@@ -186,7 +179,7 @@ class LoadReport:
         return found
 
     def facts(self) -> dict[str, Any]:
-        """Return it for a machine, with units in the names."""
+        """The facts for a machine, with units in the names."""
         unit, over_time = f"{self.unit}s", self.over_time()
         step_s = self.seconds / STEPS
         return {

@@ -79,7 +79,6 @@ def _write(
 
 
 def _follow(orders: Orders, watch: chappe.DataStoreWatch | chappe.MapWatch[bytes], stamp: Callable[[Any], int]) -> None:
-    """Follow every change; ``stamp`` returns the time in a value."""
     meter = Meter("visible")
     ages = meter.latencies["visible"]
 
@@ -97,7 +96,6 @@ def _follow(orders: Orders, watch: chappe.DataStoreWatch | chappe.MapWatch[bytes
 
 
 def master(orders: Orders, options: dict[str, Any]) -> None:
-    """Run the master of a data store, in memory."""
     del options
     with chappe.Endpoint(security="plain") as endpoint, endpoint.attach_master(NAME):
         say("ready", at=endpoint.listen(HOST))
@@ -112,7 +110,6 @@ def clone(orders: Orders, options: dict[str, Any]) -> None:
 
 
 def clone_writer(orders: Orders, options: dict[str, Any]) -> None:
-    """Write to a data store, as a clone of it."""
     text = "x" * (options["load"]["size"] - SIZE_MIN)
     with chappe.Endpoint(security="plain") as endpoint:
         endpoint.peer(HOST, options["at"])
@@ -128,7 +125,6 @@ def clone_writer(orders: Orders, options: dict[str, Any]) -> None:
 
 
 def map_server(orders: Orders, options: dict[str, Any]) -> None:
-    """Run the server of a map, in memory."""
     del options
     with chappe.MapServer(f"{HOST}:0", security="plain") as found:
         say("ready", at=found.address)

@@ -100,20 +100,16 @@ def _held(data: object) -> values.Value:
 
 
 class Set:
-    """A set of ``Data``, in their order."""
-
     def __init__(self, members: Iterable[Element] = ()) -> None:
         self._members: dict[SortKey, values.Value] = {}
         for each in members:
             self.add(each)
 
     def add(self, member: Element) -> None:
-        """Add it, if it is not there."""
         value = _held(member)
         self._members.setdefault(sort_key(value), value)
 
     def remove(self, member: Element) -> None:
-        """Remove it, if it is there."""
         self._members.pop(sort_key(_held(member)), None)
 
     def clear(self) -> None:
@@ -139,8 +135,6 @@ class Set:
 
 
 class Table(MutableMapping[Element, Element]):
-    """A table of ``Data`` by ``Data``, in the order of its keys."""
-
     def __init__(self) -> None:
         self._entries: dict[SortKey, tuple[values.Value, values.Value]] = {}
 

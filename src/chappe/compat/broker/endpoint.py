@@ -107,7 +107,6 @@ class Configuration:
 
 
 def _of_endpoint(found: settings.BrokerSettings) -> dict[str, Any]:
-    """Arguments of an endpoint that are set. Raises ConfigError."""
     cap = found.number("broker.output-generator-file-cap")
     directory = found.text("broker.recording-directory")
     given = {

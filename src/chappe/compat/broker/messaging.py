@@ -51,7 +51,6 @@ class Topic:
 
 
 def topic_of(topic: str | Topic) -> str:
-    """Return a topic as text."""
     return topic.string() if isinstance(topic, Topic) else topic
 
 
@@ -184,8 +183,6 @@ def _left(until: float | None) -> float | None:
 
 
 class StatusSubscriber(_Queue[MeshStatusSubscriber]):
-    """Errors, and statuses if wanted."""
-
     def __init__(self, wrapped: MeshStatusSubscriber, receive_statuses: bool) -> None:
         super().__init__(wrapped)
         self._wanted = (MeshStatus, PeeringError) if receive_statuses else (PeeringError,)
@@ -201,8 +198,6 @@ class StatusSubscriber(_Queue[MeshStatusSubscriber]):
 
 
 class Publisher(_Wrapped[MeshPublisher]):
-    """Publishes to one topic; waits while peers have no room."""
-
     def publish(self, data: object) -> None:
         self._wrapped.publish(Data.from_py(data)._value)
 

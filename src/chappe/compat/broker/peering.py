@@ -24,22 +24,16 @@ class _Numbered(_Enum):
 
 
 class APIFlags(_Numbered):
-    """The ways in which a store answers."""
-
     NonBlocking = 0
     Blocking = 1
 
 
 class Frontend(_Numbered):
-    """The roles of a store."""
-
     Clone = 0
     Master = 1
 
 
 class Backend(_Numbered):
-    """The places for a master's entries."""
-
     Memory = 0
     SQLite = 1
 
@@ -78,8 +72,6 @@ class SC(_Numbered):
 
 
 class PeerStatus(_Numbered):
-    """The stages of a peering."""
-
     Initialized = 0
     Connecting = 1
     Connected = 2
@@ -89,8 +81,6 @@ class PeerStatus(_Numbered):
 
 
 class PeerFlags(_Numbered):
-    """The kinds of a peer."""
-
     Invalid = 0
     Local = 1
     Remote = 2
@@ -108,7 +98,6 @@ class Version:
 
     @staticmethod
     def compatible(version: int) -> bool:
-        """True if a peer of that protocol version can be talked to."""
         return version == Version.PROTOCOL
 
     @staticmethod
@@ -122,8 +111,6 @@ _UNSPECIFIED: Final = ("unspecified", "")
 
 @dataclass(slots=True)
 class NetworkInfo:
-    """The address at which a peer was dialled, or from which it dialled."""
-
     address: str
     port: int
 
@@ -149,8 +136,6 @@ class OptionalNetworkInfo:
 
 
 class EndpointInfo:
-    """An endpoint's id and place."""
-
     def __init__(self, node_id: str, network: NetworkInfo | None = None) -> None:
         self._node_id = node_id
         self.network = OptionalNetworkInfo(network)
@@ -170,8 +155,6 @@ class PeerInfo:
 
 
 class Status:
-    """Something that happened to a peer."""
-
     def __init__(self, event: MeshStatus) -> None:
         self._code = SC(event.code)
         self._said = STATUS_TEXTS.get(type(event), _UNSPECIFIED)
@@ -194,8 +177,6 @@ class Status:
 
 
 class Error:
-    """Something that did not work."""
-
     def __init__(self, error: PeeringError) -> None:
         self._code = int(error.code)
         self._text = ERROR_TEXTS.get(self._code, str(error))

@@ -66,11 +66,9 @@ class Address(_Wrapper[scalars.Address]):
         return True
 
     def is_v4(self) -> bool:
-        """True if it is an IPv4 address."""
         return self._held.is_v4
 
     def is_v6(self) -> bool:
-        """True if it is an IPv6 address."""
         return not self._held.is_v4
 
     def bytes(self) -> bytes:
@@ -101,8 +99,6 @@ class Count(_Wrapper[scalars.Count]):
 
 
 class Enum(_Wrapper[scalars.EnumValue]):
-    """The name of an enum's value."""
-
     __slots__ = ()
 
     def __init__(self, name: str) -> None:
@@ -114,8 +110,6 @@ class Enum(_Wrapper[scalars.EnumValue]):
 
 
 class Port(_Wrapper[scalars.Port]):
-    """A port and its protocol."""
-
     __slots__ = ()
 
     class Protocol(_Enum):
@@ -165,7 +159,6 @@ class Subnet(_Wrapper[scalars.Subnet]):
         self._held = scalars.Subnet(network._held, length)
 
     def contains(self, address: Address) -> bool:
-        """True if the address lies in it."""
         return self._held.contains(address._held)
 
     def network(self) -> Address:

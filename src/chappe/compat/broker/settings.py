@@ -81,24 +81,20 @@ class BrokerSettings:
     unknown: tuple[str, ...] = ()
 
     def text(self, name: str) -> str | None:
-        """Return a text. Raises ConfigError."""
         found: str | None = self._get(name, lambda value: isinstance(value, str), "a text")
         return found or None
 
     def switch(self, name: str) -> bool | None:
-        """Return true or false. Raises ConfigError."""
         found: bool | None = self._get(name, lambda value: isinstance(value, bool), "true or false")
         return found
 
     def number(self, name: str) -> int | None:
-        """Return a number of messages. Raises ConfigError."""
         number: int | None = self._get(
             name, lambda value: type(value) is int and value > 0, "a number of messages, at least 1"
         )
         return number
 
     def choice(self, name: str, known: tuple[str, ...]) -> str | None:
-        """Return one of ``known``. Raises ConfigError."""
         found: str | None = self._get(name, lambda value: value in known, f"one of {', '.join(known)}")
         return found
 
@@ -109,11 +105,9 @@ class BrokerSettings:
         return value
 
     def console_level(self) -> int | None:
-        """Return the level of lines for standard error. Raises ConfigError."""
         return self._level("caf.logger.console.verbosity")
 
     def file_level(self) -> int | None:
-        """Return the level of lines for a file. Raises ConfigError."""
         return self._level("caf.logger.file.verbosity")
 
     def _level(self, name: str) -> int | None:
@@ -122,7 +116,6 @@ class BrokerSettings:
 
     @property
     def log_path(self) -> str:
-        """The name of the log file; raises ConfigError."""
         named = self.text("caf.logger.file.path") or LOG_PATH
         return named.replace("[PID]", str(os.getpid())).replace("[TIMESTAMP]", str(time.time_ns()))
 

@@ -67,7 +67,6 @@ class Store:
     # -- queries: None for what is not there or cannot be answered -------------------------------------
 
     def exists(self, key: object) -> bool | None:
-        """True if there is a value under the key."""
         value = Data.from_py(key)._value
         found: bool | None = self._read(lambda engine: engine.exists(value))
         return found
@@ -154,11 +153,9 @@ class Store:
         self._write(add, (key, amount), expiry)
 
     def decrement(self, key: object, amount: object, expiry: float | None = None) -> None:
-        """Take away from a number, timespan or timestamp."""
         self._write(self._store.decrement, (key, amount), expiry)
 
     def append(self, key: object, s: object, expiry: float | None = None) -> None:
-        """Add to the end of a string."""
         self._write(self._store.append, (key, s), expiry)
 
     def insert_into(self, key: object, index: object, value: object = None, expiry: float | None = None) -> None:
@@ -166,15 +163,12 @@ class Store:
         self._write(self._store.insert_into, (key, index, value) if value else (key, index), expiry)
 
     def remove_from(self, key: object, index: object, expiry: float | None = None) -> None:
-        """Remove a member of a set or an entry of a table."""
         self._write(self._store.remove_from, (key, index), expiry)
 
     def push(self, key: object, value: object, expiry: float | None = None) -> None:
-        """Add to the end of a vector."""
         self._write(self._store.push, (key, value), expiry)
 
     def pop(self, key: object, expiry: float | None = None) -> None:
-        """Remove the end of a vector."""
         self._write(self._store.pop, (key,), expiry)
 
     def _write(self, do: Callable[..., object], things: tuple[object, ...], expiry: float | None = None) -> None:
@@ -214,7 +208,6 @@ def _seconds(expiry: float | None) -> float | None:
 
 
 def encode_event(store: str, change: KeyChange) -> bytes:
-    """The bytes of the message for a change."""
     publisher = change.publisher
     who: tuple[Value, ...] = (None, None)
     if publisher is not None:

@@ -39,7 +39,6 @@ class Event:
         self._value = (FORMAT, EVENT, content)
 
     def valid(self) -> bool:
-        """True if it is an event at all."""
         return _content(self._value) is not None
 
     def name(self) -> str:

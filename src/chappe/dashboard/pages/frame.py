@@ -26,7 +26,6 @@ NEXT: Final[dict[bool | None, tuple[bool | None, str]]] = {
 
 
 def root(looks: Looks) -> None:
-    """Build the page of one viewer."""
     ui.add_css(CSS)
     ui.colors(primary="#0072b2")
     dark = ui.dark_mode(None)

@@ -63,7 +63,6 @@ def page(looks: Looks, here: Here) -> None:
         total.text = many(len(found), "change") + (f", the newest {HISTORY_SHOWN}" * (len(found) > HISTORY_SHOWN))
 
     def filtered() -> None:
-        """The filter is part of the address."""
         looked_for = {"change": search.value or "", "of": ",".join(sorted(kinds.value))}
         ui.navigate.history.replace(address("/health", **{name: text for name, text in looked_for.items() if text}))
         refresh()

@@ -125,8 +125,6 @@ def page(looks: Looks, here: Here) -> None:
 
 
 class _Editing:
-    """Set and delete entries of the store or map that is looked into."""
-
     def __init__(self, changes: DashboardChanges, inside: list[tuple[str, str] | None]) -> None:
         self._changes = changes
         self._inside = inside

@@ -46,7 +46,6 @@ class Live:
 
     @property
     def on(self) -> bool:
-        """True while it is subscribed."""
         return self._subscriber is not None
 
     def start(self, prefix: str) -> str:

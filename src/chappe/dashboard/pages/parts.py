@@ -103,7 +103,6 @@ class Here:
         function()
 
     def chosen(self, name: str) -> str:
-        """The choice of that name in the address; empty if there is none."""
         return self._chosen.get(name, "")
 
 
@@ -213,8 +212,6 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class Fact:
-    """A number with its name below it."""
-
     def __init__(self, name: str) -> None:
         with ui.column().classes("fact"):
             self._number = ui.label("").classes("number")
@@ -226,8 +223,6 @@ class Fact:
 
 
 class LineChart:
-    """A chart of lines over the last minutes, hour or day."""
-
     def __init__(self, name: str, unit: str) -> None:
         self._options: dict[str, Any] = {
             "animation": False,
@@ -271,7 +266,6 @@ class LineChart:
 
 
 def go(row: dict[str, Any]) -> None:
-    """Go to the address of a row."""
     ui.navigate.to(row["href"])
 
 
@@ -281,7 +275,6 @@ def every(function: Callable[[], Any], seconds: float = REFRESH_S) -> ui.timer:
 
 
 def value_dialog(title: str, parts: Sequence[tuple[str, str]]) -> None:
-    """Show texts in a window of their own."""
     with ui.dialog(value=True) as dialog, ui.card().classes("panel").style("max-width: 900px; width: 90vw"):
         ui.label(title).classes("title")
         for name, text in parts:

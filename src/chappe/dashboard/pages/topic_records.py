@@ -74,8 +74,6 @@ RECORDS: Final = (
 
 
 class TopicRecords:
-    """The search for records of one topic, and its results."""
-
     def __init__(self, looks: Looks, name: str) -> None:
         self._looks = looks
         self._name = name
@@ -109,7 +107,6 @@ class TopicRecords:
         every(self._look, FOLLOW_S)
 
     def partitions(self, names: dict[str, str]) -> None:
-        """Offer partitions to choose from, by what people call each."""
         options = {"": "all partitions", **names}
         if options != self._partition.options:
             self._partition.set_options(

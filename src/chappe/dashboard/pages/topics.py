@@ -134,7 +134,6 @@ class _Details:
         self._charts()
 
     async def _recall(self) -> None:
-        """Show the choice that this browser remembers."""
         with suppress(TimeoutError):
             await ui.context.client.connected()
             found = await ui.run_javascript(f"localStorage.getItem({KEPT!r})")
@@ -195,7 +194,6 @@ class _Details:
 
 
 def _writer(partition: str, name: str) -> str:
-    """A partition, by what people call its producer if that told."""
     return f"{name} ({partition[:8]})" if name else partition
 
 

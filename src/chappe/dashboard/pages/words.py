@@ -11,7 +11,6 @@ US: Final = 1_000_000
 
 
 def size(count: int) -> str:
-    """Bytes with three digits or so."""
     found = float(count)
     for unit in UNITS:
         if found < 1024 or unit == UNITS[-1]:
@@ -21,7 +20,6 @@ def size(count: int) -> str:
 
 
 def rate(per_s: float) -> str:
-    """A rate with as many digits as it deserves."""
     if per_s == 0:
         return "0"
     return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
@@ -38,7 +36,6 @@ def clock(at_us: int) -> str:
 
 
 def ago(at_us: int, now_us: int) -> str:
-    """The time since a moment."""
     if at_us == 0:
         return "never"
     seconds = (now_us - at_us) / US
@@ -52,7 +49,6 @@ def ago(at_us: int, now_us: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in the largest unit that fits."""
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
             return f"{seconds / length:,.3g} {unit}{'' if seconds == length else 's'}"

@@ -11,8 +11,6 @@ from chappe.observing.snapshot import ObservedPart
 
 
 class DashboardSource(Protocol):
-    """A source of snapshots, which ``chappe.dashboard.watching`` runs."""
-
     name: str
     mend: str  # what to do if it cannot look
 

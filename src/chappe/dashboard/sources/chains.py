@@ -61,7 +61,6 @@ class ChainSource:
         )
 
     def close(self) -> None:
-        """Close the clients of all chains."""
         for _, _, chain in self._chains:
             chain.close()
 

@@ -175,7 +175,6 @@ class LogSource:
             return name, dict(self._partitions.get(name, ()))
 
     def of(self, topic: str) -> dict[str, KnownPartition]:
-        """The partitions of a topic, by its own name. Thread-safe."""
         with self._guard:
             return dict(self._partitions.get(topic, ()))
 

@@ -67,7 +67,6 @@ class Passing:
         self._stopped = {one for one, other in self._flows if other in self._full}  # who sends to somebody who is full
 
     def link(self, ends: Ends) -> ObservedLink:
-        """A link, with what is known of it."""
         one, other = ends
         there, back = self._way(one, other), self._way(other, one)
         return ObservedLink(

@@ -19,8 +19,6 @@ PIPELINES_MAX: Final = 200
 
 
 class PipelineSource:
-    """Reads the state files of running pipelines."""
-
     name = "pipelines"
     mend = "Make the directory of chappe's state readable; `chappe pipeline list` tells more"
 
@@ -48,7 +46,6 @@ class PipelineSource:
 
 
 def pipeline_of(state: PipelineState) -> ObservedPipeline:
-    """A pipeline as it tells of itself."""
     queries = [query_of(Numbers.from_dict(each)) for each in state.queries]
     return ObservedPipeline(
         name=readable(state.name),
@@ -64,7 +61,6 @@ def pipeline_of(state: PipelineState) -> ObservedPipeline:
 
 
 def query_of(numbers: Numbers) -> ObservedQuery:
-    """A query as its pipeline counts."""
     return ObservedQuery(
         name=readable(numbers.query),
         batch=numbers.batch,
@@ -84,7 +80,6 @@ def query_of(numbers: Numbers) -> ObservedQuery:
 
 
 def _ended(failure: Failure) -> ObservedPipeline:
-    """One that ended with an error, and has not been started since."""
     return ObservedPipeline(
         name=readable(failure.name),
         stage="failed",

@@ -32,8 +32,6 @@ MERGE_TASKS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ArchiveProgress:
-    """The progress of a job since it began."""
-
     records: int  # archived and visible
     total: int  # records that there were to archive when it began
     bytes: int  # size of all files of the archive
@@ -190,7 +188,6 @@ class ArchiveJob:
 
 
 def merged_spans(found: Iterable[Mapping[str, Mapping[str, OffsetSpan]]]) -> dict[str, dict[str, OffsetSpan]]:
-    """The spans of several tasks together."""
     spans: dict[str, dict[str, OffsetSpan]] = {}
     for each in found:
         for topic, partitions in each.items():

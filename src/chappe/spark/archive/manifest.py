@@ -50,7 +50,6 @@ class OffsetSpan(msgspec.Struct, array_like=True, frozen=True):
     rows: int
 
     def joined(self, other: OffsetSpan | None) -> OffsetSpan:
-        """Together with another span of the partition, if there is one."""
         if other is None:
             return self
         return OffsetSpan(min(self.first, other.first), max(self.next, other.next), self.rows + other.rows)
@@ -68,7 +67,6 @@ class ArchivedFile(msgspec.Struct, frozen=True):
 
     @property
     def directory(self) -> str:
-        """The file's directory, below the archive."""
         return self.path.rpartition("/")[0]
 
 
@@ -80,8 +78,6 @@ class Move(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ArchiveManifest(msgspec.Struct, frozen=True):
-    """One version of an archive."""
-
     archive: str
     format: int = FORMAT
     version: int = 0
@@ -96,7 +92,6 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
 
     @property
     def topics(self) -> list[str]:
-        """All topics of which anything is archived."""
         return sorted(self.positions)
 
     def select(self, topic: str | None) -> list[str]:
@@ -273,7 +268,7 @@ def followed_by(
 
 @contextmanager
 def _writing(directory: Path) -> Iterator[None]:
-    """Turns the operating system's complaints into ours."""
+    """Translate errors of the operating system."""
     try:
         yield
     except OSError as error:
@@ -296,7 +291,6 @@ def directory_of(topic: str, day: int) -> str:
 
 
 def file_name(version: int, number: int) -> str:
-    """The name of a file that first came with a version of the manifest."""
     return f"{version:08d}-{number:03d}.parquet"
 
 

@@ -135,8 +135,6 @@ def _within(spark: SparkSession, rows: DataFrame, ends: Mapping[Key, int], condi
 
 @dataclass(frozen=True, slots=True)
 class UnarchivedRest:
-    """The part of the log that is not archived."""
-
     topics: tuple[str, ...]  # all that the stores have
     # the offset to read on from, of each partition that stores and archive have; others start at the earliest record
     starting: Mapping[Key, int]
@@ -147,7 +145,6 @@ class UnarchivedRest:
 
 
 def rest_of(manifest: ArchiveManifest, known: Mapping[Key, KnownPartition], wanted: Filter) -> UnarchivedRest:
-    """Compare the stores with the archive. Pure."""
     starting: dict[Key, int] = {}
     archived: dict[Key, int] = {}
     waiting = 0
@@ -175,7 +172,6 @@ def starting_offsets(starting: Mapping[Key, int]) -> str:
 
 
 def look(manifest: ArchiveManifest, wanted: Filter, stores: tuple[str, ...], towers: str | None) -> UnarchivedRest:
-    """Ask the stores. Raises TimedOut if none answers."""
     with closing(StoresView(Selection((wanted,)), stores, towers)) as view:
         view.refresh()
         return rest_of(manifest, view.known, wanted)

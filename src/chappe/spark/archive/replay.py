@@ -68,8 +68,6 @@ class ReplayState(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class ReplayProgress:
-    """The progress of a replay."""
-
     sent: int = 0  # records, those of earlier runs included
     stored: int = 0  # those of them that a store has acknowledged
     total: int = 0  # all there are to send, at most
@@ -80,8 +78,6 @@ class ReplayProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOrder:
-    """The records to replay, where they go, and how fast."""
-
     topic: str | None = None  # ``name``, ``prefix*``, or None for all topics
     to: str | None = None  # the topic that the records of one topic go to; None: to the topics that they came from
     # 1.0 is the original speed, 10.0 ten times that; None: as fast as stores and consumers take it
@@ -307,7 +303,6 @@ class Replay:
 
 
 def pieces(records: pa.Table) -> Iterator[BatchRows]:
-    """Records in parts of about ``PIECE_BYTES``."""
     for batch in records.to_batches():
         rows = max(batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1), 1)
         for start in range(0, batch.num_rows, rows):

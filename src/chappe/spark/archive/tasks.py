@@ -40,8 +40,6 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """All that one task has staged."""
-
     task: int
     files: tuple[StagedFile, ...] = ()
     spans: dict[str, dict[str, OffsetSpan]] = {}  # msgspec copies it
@@ -125,7 +123,6 @@ class _Files:
         self._done: list[StagedFile] = []
 
     def add(self, topic: str, day: int, rows: pa.RecordBatch, stamps: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Add records of one topic and day; at least one."""
         low, high = int(stamps.min()), int(stamps.max())
         into = self._open.pop((topic, day), None)
         if into is None:
@@ -213,11 +210,7 @@ def _share_out(
 
 
 class FileWriter:
-    """Writes records to a file; rows gather until they fill a row group.
-
-    Args:
-        path: A file that does not exist.
-    """
+    """Writes records to a new file; rows gather until they fill a row group."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -236,7 +229,6 @@ class FileWriter:
         )
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows with the columns of ``file_schema``."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self.waiting_bytes += batch.nbytes
@@ -245,7 +237,6 @@ class FileWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has gathered as a row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, file_schema())
             self._waiting, self._waiting_rows, self.waiting_bytes = [], 0, 0

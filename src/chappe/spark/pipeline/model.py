@@ -138,7 +138,6 @@ class Pipeline:
     lines: TomlLines = field(repr=False, compare=False)
 
     def problem(self, keys: Keys, text: str) -> Problem:
-        """A complaint about what ``keys`` set."""
         return Problem(self.file, self.lines.of(keys), text)
 
 

@@ -61,7 +61,6 @@ class Numbers:
 
     @property
     def lag_records(self) -> int:
-        """The records behind, of all topics together."""
         return sum(each.records for each in self.lag)
 
     @property
@@ -81,8 +80,6 @@ class Numbers:
 
 @dataclass(slots=True)
 class _Pace:
-    """The length of a topic over time."""
-
     looks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def look(self, now: float, length: int) -> None:
@@ -118,8 +115,6 @@ class _Pace:
 
 
 class Tracker:
-    """The numbers of one query, from progress to progress."""
-
     def __init__(self, query: str) -> None:
         self.numbers = Numbers(query)
         self._paces: dict[str, _Pace] = {}
@@ -183,7 +178,6 @@ def lag(query: StreamingQuery) -> tuple[Lag, ...]:
 
 
 def _lengths(offsets: object) -> dict[str, dict[str, int]]:
-    """Return the offsets of topics as the source writes them, without symbols."""
     return {topic: parts for topic, parts in _parts(offsets).items() if topic}
 
 

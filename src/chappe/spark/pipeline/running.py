@@ -86,12 +86,10 @@ class RunningPipeline:
 
     @property
     def numbers(self) -> list[Numbers]:
-        """The newest of each query."""
         return [each.numbers for each in self._trackers.values()]
 
     @property
     def alive(self) -> bool:
-        """True if it has not ended yet."""
         return not self._done.is_set()
 
     def join(self, timeout_s: float) -> None:

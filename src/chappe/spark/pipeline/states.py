@@ -29,11 +29,11 @@ FAILURES_MAX: Final = 200
 
 
 class PipelineRunning(ChappeError):
-    """A pipeline of this name runs already."""
+    pass
 
 
 class PipelineNotRunning(ChappeError):
-    """No pipeline of this name runs."""
+    pass
 
 
 @dataclass(slots=True)
@@ -130,7 +130,6 @@ class States:
             raise
 
     def running(self) -> list[PipelineState]:
-        """All pipelines that run, by name; what others left behind is removed."""
         if not self.directory.is_dir():
             return []
         with self._locked():
@@ -138,7 +137,6 @@ class States:
         return [each for each in found if each is not None]
 
     def find(self, name: str) -> PipelineState:
-        """The running pipeline of this name; raises PipelineNotRunning."""
         running = self.running()
         for each in running:
             if each.name == name:

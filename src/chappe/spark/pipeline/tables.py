@@ -19,15 +19,12 @@ _TYPES: Final = {
 
 
 class FileComplaints:
-    """The complaints about one file."""
-
     def __init__(self, file: Path, lines: TomlLines) -> None:
         self.found: list[Problem] = []
         self.file = file
         self.lines = lines
 
     def add(self, keys: Keys, text: str) -> None:
-        """Complain about what ``keys`` set."""
         self.found.append(Problem(self.file, self.lines.of(keys), text))
 
 
@@ -43,7 +40,6 @@ class TomlTable:
         return name in self.values
 
     def complain(self, name: str, text: str) -> None:
-        """Note what is wrong with one key, or, if ``name`` is empty, with the table."""
         self.complaints.add((*self.keys, name) if name else self.keys, text)
 
     def path(self, name: str = "") -> str:
@@ -59,7 +55,6 @@ class TomlTable:
                 self.complain(name, f"unknown key `{self.path(name)}`: {hint}")
 
     def text(self, name: str) -> str | None:
-        """A text that is not blank."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -69,7 +64,7 @@ class TomlTable:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; one text counts as a list of one, or of several with commas between them."""
+        """Return a list of texts; one text is a list of one, or of several separated by commas."""
         value = self.values.get(name)
         given = value.split(",") if isinstance(value, str) else value
         if given is None:
@@ -109,7 +104,6 @@ class TomlTable:
         return found
 
     def table(self, name: str) -> TomlTable | None:
-        """A table inside this one."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -119,7 +113,6 @@ class TomlTable:
         return TomlTable(value, (*self.keys, name), self.complaints)
 
     def tables(self, name: str) -> Iterator[tuple[str, TomlTable]]:
-        """The tables in a table of tables, by name."""
         outer = self.table(name)
         for key in outer.values if outer else ():
             assert outer is not None
