@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, Generic, Literal, Unpack, overload
 
-from chappe.api.faces import AsyncCloseable, Seconds, Steps, T, awaited, run_async
+from chappe.api.faces import AsyncCloseable, Steps, T, awaited, run_async
 from chappe.api.kv.map_member import MapMember
 from chappe.api.kv.map_values import MapChange, MapOptions, V
-from chappe.api.kv.map_watch import MapWatch
 from chappe.api.kv.shared_map import ReadableMap, SharedMap
-from chappe.api.mesh.loop_watch import Watch
+from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.system.forking import own
 
@@ -78,26 +76,5 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
         return await run_async(steps, self._watch.wait)
 
 
-class AsyncMapWatch(AsyncCloseable, Generic[V]):
+class AsyncMapWatch(AsyncSource[MapChange[V]], Generic[V]):
     """``MapWatch`` for asyncio: ``async for change in watch``, or ``await watch.get()``."""
-
-    def __init__(self, watch: MapWatch[V], loop: Watch) -> None:
-        own(self)
-        self.watch = watch
-        self._loop = loop
-
-    async def get(self, timeout: Seconds = None) -> MapChange[V] | None:
-        while True:
-            ready = self.watch.available > 0 or await self._loop.wait(self.watch.ready, timeout)
-            found = self.watch.get(0.0)
-            if found is not None or not ready:
-                return found
-
-    async def __aiter__(self) -> AsyncIterator[MapChange[V]]:
-        while True:
-            found = await self.get()
-            assert found is not None
-            yield found
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self.watch.close)

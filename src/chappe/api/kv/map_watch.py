@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, Protocol
 
-from chappe.api.faces import Seconds
 from chappe.api.kv.map_values import MapChange, V
-from chappe.api.mesh.source import Queued
+from chappe.api.mesh.source import Source
 from chappe.errors import BufferFull, InvalidData
 from chappe.kv.chp.client import KeyChanged
 from chappe.runtime.driver import Driver
@@ -29,12 +28,14 @@ class Watched(Protocol[V]):
     def forget_watch(self, watch: Any) -> None: ...
 
 
-class MapWatch(Queued[MapChange[V]], Generic[V]):
+class MapWatch(Source[MapChange[V]], Generic[V]):
     """Changes of the watched keys. Made by ``SharedMap.watch``.
 
     Where more waits than ``messages_max`` the oldest are dropped, and counted in ``dropped``; with
     ``on_full="disconnect"`` the watch ends with BufferFull.
     """
+
+    called_by = "chappe-map-watch"
 
     def __init__(
         self, member: Watched[V], wanted: Callable[[bytes], bool], messages_max: int, *, disconnect: bool
@@ -45,31 +46,6 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
         self._wanted = wanted
         self._messages_max = messages_max
         self._disconnect = disconnect
-
-    def get(self, timeout: Seconds = None) -> MapChange[V] | None:
-        """Return the next change, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
-
-        Raises:
-            BufferFull: It was too slow, and has ended.
-            InvalidData: A program has set a value of another type; the next call goes on with the changes after it.
-            Closed: It, or the map, was closed.
-        """
-        found = self.get_many(1, timeout)
-        return found[0] if found else None
-
-    def poll(self) -> list[MapChange[V]]:
-        """Return all changes that are there; never waits. Raises as ``get``."""
-        return self.get_many(self.available or 1, 0.0)
-
-    def __iter__(self) -> Iterator[MapChange[V]]:
-        while True:
-            found = self.get(None)
-            assert found is not None
-            yield found
-
-    def call_back(self, function: Callable[[MapChange[V]], object]) -> None:
-        """Call ``function`` with each change in a thread; for the maker of this."""
-        self._waiting.call_back(self.get, function, "chappe-map-watch")
 
     def told(self, change: KeyChanged) -> None:
         """Take a change; the lock is held."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from chappe.api.mesh.arguments import MISSING
-from chappe.api.mesh.source import Source
+from chappe.api.mesh.source import EndpointSource
 from chappe.data.convert import to_python, to_value
 from chappe.data.given import as_text
 from chappe.data.values import Value
@@ -94,7 +94,7 @@ def wanted_keys(key: object, prefix: str | None) -> Callable[[Value], bool]:
     return lambda found: True
 
 
-class DataStoreWatch(Source[DataStoreEvent]):
+class DataStoreWatch(EndpointSource[DataStoreEvent]):
     """Changes of the watched keys, in the order in which this master or clone made them.
 
     Made by ``DataStore.watch``. Use from several threads is safe; each event goes to one of them.

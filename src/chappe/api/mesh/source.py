@@ -106,17 +106,10 @@ class Queued(Closeable, Generic[Item]):
 
 
 class Source(Queued[Item]):
-    """A queue that an endpoint, or a store of it, fills until it is closed; items left then are dropped."""
+    """A queue that is filled until it is closed; items left then are dropped."""
 
-    _node: MeshPorts
     called_by = "chappe-callback"  # the thread that calls back
     dropped: int
-
-    def __init__(self, endpoint: EndpointHost) -> None:
-        super().__init__(endpoint.node)
-        self._endpoint = endpoint
-        self._reported = 0  # of what was dropped ...
-        self._reported_at = -math.inf  # ... at most once in a while, with what comes next
 
     def get(self, timeout: Seconds = None) -> Item | None:
         """Return the next item, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
@@ -124,7 +117,8 @@ class Source(Queued[Item]):
         Raises:
             BufferFull: The policy is ``disconnect``, and this was too slow: it has ended.
             TooSlow: The message was older than ``max_age_s``, and this has ended.
-            Closed: This, or its endpoint or store, was closed.
+            InvalidData: A program set a value of another type in the map; the next call goes on with what comes after.
+            Closed: This, or its endpoint, store or map, was closed.
         """
         found = self.get_many(1, timeout)
         return found[0] if found else None
@@ -143,6 +137,18 @@ class Source(Queued[Item]):
     def call_back(self, function: Callable[[Item], object]) -> None:
         """Call ``function`` with each item in a thread; for the maker of this."""
         self._waiting.call_back(self.get, function, self.called_by)
+
+
+class EndpointSource(Source[Item]):
+    """A source that an endpoint, or a store of it, fills."""
+
+    _node: MeshPorts
+
+    def __init__(self, endpoint: EndpointHost) -> None:
+        super().__init__(endpoint.node)
+        self._endpoint = endpoint
+        self._reported = 0  # of what was dropped ...
+        self._reported_at = -math.inf  # ... at most once in a while, with what comes next
 
     def _report_dropped(self, dropped: int, whose: str) -> None:
         """Report the total of dropped items, at most once in a while."""

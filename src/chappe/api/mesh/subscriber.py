@@ -12,7 +12,7 @@ from chappe.api.faces import Seconds
 from chappe.api.mesh.arguments import encode_topic
 from chappe.api.mesh.hosting import EndpointHost
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.source import JOIN_S, Source
+from chappe.api.mesh.source import JOIN_S, EndpointSource
 from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.columns import reader
 from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
@@ -35,7 +35,7 @@ CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a shor
 CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them, and at least one
 
 
-class Subscriber(Source[Received]):
+class Subscriber(EndpointSource[Received]):
     """Messages whose topic starts with one of the wanted prefixes, in the order in which they came.
 
     Made by ``Endpoint.subscribe``. Use from several threads is safe; each message goes to one of them.
@@ -303,7 +303,7 @@ class Subscriber(Source[Received]):
 EVENTS_MAX: Final = 1_000  # that wait for one subscriber; then the oldest are dropped and counted
 
 
-class StatusSubscriber(Source[Any]):
+class StatusSubscriber(EndpointSource[Any]):
     """Statuses and errors of an endpoint: the classes of ``chappe.mesh.events``, whose text is a sentence for people.
 
     Made by ``Endpoint.statuses``. Use from several threads is safe; each event goes to one of them. When the endpoint
