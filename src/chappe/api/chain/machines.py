@@ -3,58 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.key_values import KeyValues
 from chappe.api.chain.server import ChainServer
-from chappe.api.chain.status import ChainServerStatus
 from chappe.errors import ConfigError
 from chappe.security import LogSecurity
 
 
-class Hosted(Protocol):
-    @property
-    def address(self) -> str: ...
-
-    def status(self) -> ChainServerStatus: ...
-
-    def events(self) -> list[object]: ...
-
-    def wait(self, timeout: float | None = None) -> None: ...
-
-    def close(self) -> None: ...
-
-
-Start = Callable[[ChainConfiguration, str, Path | None, LogSecurity], Hosted]
-
-
-def _keys_and_values(
-    configuration: ChainConfiguration, name: str, directory: Path | None, security: LogSecurity
-) -> Hosted:
-    return ChainServer(KeyValues(), configuration, name, directory=directory, security=security)
-
-
-WORDS: Final[dict[str, Start]] = {"map": _keys_and_values}  # what ``machine`` may say beside MODULE:CLASS
-
-
 def start_configured(
     configuration: ChainConfiguration, name: str, directory: Path | None, security: LogSecurity = None
-) -> Hosted:
+) -> ChainServer:
     """Start the server ``name`` of the machine that a configuration names, keys and values by default.
 
     Raises:
         ConfigError: There is no such machine.
     """
     word = configuration.machine or "map"
-    if ":" not in word:
-        if word not in WORDS:
-            raise ConfigError(f"machine {word!a} is not known: {', '.join(WORDS)}, or MODULE:CLASS of your own")
-        return WORDS[word](configuration, name, directory, security)
-    return ChainServer(_made(word), configuration, name, directory=directory, security=security)
+    if ":" in word:
+        machine = _made(word)
+    elif word == "map":
+        machine = KeyValues()
+    else:
+        raise ConfigError(f"machine {word!a} is not known: map, or MODULE:CLASS of your own")
+    return ChainServer(machine, configuration, name, directory=directory, security=security)
 
 
 def _made(word: str) -> Any:

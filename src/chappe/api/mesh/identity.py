@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -39,16 +40,41 @@ def watch_rules(keys: Keys) -> RulesWatch:
     return made
 
 
-class Own:
+class Permitted:
+    """The permissions of an identity, checked at an endpoint."""
+
+    def __init__(self, name: str, core: EndpointCore) -> None:
+        self.name = name
+        self._core = core
+
+    def subscribe(self, topics: Iterable[bytes]) -> None:
+        """Raise NotPermitted unless it may have something of each of these."""
+        rules = self._rules
+        for topic in topics:
+            verb = rules.wanting(self.name, topic)
+            if verb:
+                self._refuse(verb, topic)
+
+    @property
+    def _rules(self) -> MeshRules:
+        found = self._core.router.rules
+        assert found is not None
+        return found
+
+    @abstractmethod
+    def _refuse(self, verb: str, topic: bytes) -> None:
+        """Raise NotPermitted."""
+
+
+class Own(Permitted):
     """The permissions of an endpoint's own identity, checked before messages leave: neighbours would refuse the rest.
 
     Each method raises NotPermitted. Call with the endpoint's lock, or where a moment earlier or later does not matter.
     """
 
     def __init__(self, keys: Keys, core: EndpointCore) -> None:
-        self.name = keys.name
+        super().__init__(keys.name, core)
         self._file = permissions_file(keys.directory)
-        self._core = core
 
     def publish(self, topics: Iterable[bytes], kind: int, payload: bytes = b"") -> None:
         rules = self._rules
@@ -61,14 +87,6 @@ class Own:
         """True if it may publish data there."""
         return not self._rules.sending(self.name, kind, topic, b"")
 
-    def subscribe(self, topics: Iterable[bytes]) -> None:
-        """Raise NotPermitted unless it may have something of each of these."""
-        rules = self._rules
-        for topic in topics:
-            verb = rules.wanting(self.name, topic)
-            if verb:
-                self._refuse(verb, topic)
-
     def attach_master(self, store: bytes) -> None:
         self._attach(store, ATTACH_MASTER)
 
@@ -77,12 +95,6 @@ class Own:
 
     def write(self, store: bytes) -> None:
         self._attach(store, WRITE)
-
-    @property
-    def _rules(self) -> MeshRules:
-        found = self._core.router.rules
-        assert found is not None
-        return found
 
     def _attach(self, store: bytes, verb: str) -> None:
         if not self._rules.attaching(self.name, verb, store):
@@ -94,15 +106,14 @@ class Own:
         raise NotPermitted(f"{self.name} may not {verb} {what!r}: {why}; whoever signs {self._file} can allow it")
 
 
-class Behind:
+class Behind(Permitted):
     """The permissions of a client behind an endpoint, such as a web page: its own identity's, within the endpoint's.
 
     Refusals are counted among the endpoint's. Each method takes the endpoint's lock where it must.
     """
 
     def __init__(self, name: str, core: EndpointCore, lock: threading.RLock) -> None:
-        self.name = name
-        self._core = core
+        super().__init__(name, core)
         self._lock = lock
 
     def refusal(self) -> str:
@@ -115,24 +126,10 @@ class Behind:
         if verb:
             self._refuse(verb, topic)
 
-    def subscribe(self, topics: Iterable[bytes]) -> None:
-        """Raise NotPermitted if it may have nothing of one of these."""
-        rules = self._rules
-        for topic in topics:
-            verb = rules.wanting(self.name, topic)
-            if verb:
-                self._refuse(verb, topic)
-
     def gets(self, topic: bytes) -> bool:
         """True if it may have messages of a topic; of a prefix it gets its share."""
         rules = self._rules
         return not (rules.getting(self.name, topic) or self._sealed(rules, topic, SUBSCRIBE))
-
-    @property
-    def _rules(self) -> MeshRules:
-        found = self._core.router.rules
-        assert found is not None
-        return found
 
     def _sealed(self, rules: MeshRules, topic: bytes, verb: str) -> str:
         """Return ``verb`` if the topic is sealed for a group without it: the endpoint opens only for itself."""
