@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from chappe.security import Keys, Security
     from chappe.web.server import WebSocketServer
 
-LOOPBACK: Final = "127.0.0.1"
 FOUND: Final = "chappe.node"  # in the context's ``meta``: the file's own keys
 
 

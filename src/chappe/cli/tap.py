@@ -6,7 +6,7 @@ import base64
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
@@ -264,8 +264,4 @@ def _watch(tap: Tap, where: str, seconds: float | None) -> None:
     with Screen(People()) as screen:
         for shown in _looks(tap, seconds):
             picture.add(shown, time.monotonic())
-            screen.show(picture, _no_lines)
-
-
-def _no_lines() -> Iterable[str]:
-    return ()
+            screen.show(picture, lambda: ())

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from chappe import Producer
@@ -66,7 +65,6 @@ class DashboardChanges:
         producer: Makes a producer of a topic, as a context; each write makes one.
         endpoint: Of the mesh.
         entries: What is in data stores and maps.
-        groups: Directory of the positions of consumers, as of ``Consumer``; by default this user's.
         security: Who we are to stores.
     """
 
@@ -77,14 +75,12 @@ class DashboardChanges:
         endpoint: Endpoint | None,
         entries: Entries,
         *,
-        groups: Path | None = None,
         security: LogSecurity = None,
     ) -> None:
         self._log = log
         self._producer = producer
         self._endpoint = endpoint
         self._entries = entries
-        self._groups = groups
         self._security = security
 
     # -- topics ---------------------------------------------------------------------------------------
@@ -218,7 +214,7 @@ class DashboardChanges:
         return Planned(f"Have {group} go on at {where}", " ".join(loses), "Reset the group", carry_out)
 
     def _reset(self, group: str, wanted: dict[Key, int], where: str) -> str:
-        positions = Positions(state_directory("consumers", group, self._groups))
+        positions = Positions(state_directory("consumers", group, None))
         try:
             positions.commit(wanted)
         finally:

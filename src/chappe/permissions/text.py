@@ -155,10 +155,9 @@ def split(raw: bytes, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, bytes | N
     return raw[:at], signature
 
 
-def signed(body: bytes, sign: Callable[[bytes], bytes], context: bytes = CONTEXT) -> bytes:
-    """The file: ``body`` and the signature that ``sign`` makes."""
+def signed(body: bytes, sign: Callable[[bytes], bytes]) -> bytes:
     body = body.rstrip(b"\n") + b"\n\n"
-    return body + b"# signed: ecdsa-p256-sha256 " + b64encode(sign(context + body)) + b"\n"
+    return body + b"# signed: ecdsa-p256-sha256 " + b64encode(sign(CONTEXT + body)) + b"\n"
 
 
 def parse(body: bytes) -> Permissions:

@@ -186,8 +186,7 @@ class OrderedProducer(Closeable):
             RecordTooLarge: About 4 MiB or more; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
             SessionExpired, CommandFailed, NotPermitted: An earlier record failed. Raised once; after SessionExpired it
-            may
-                be in the topic or not.
+                may be in the topic or not.
             Closed: The producer was closed.
             MemberStopped: It met a defect.
         """

@@ -421,8 +421,7 @@ class Producer(Closeable):
             TimedOut: Not everything was stored within ``timeout`` seconds. The producer is closed all the same;
                 with an identity the rest is published again after a restart, without one it is lost.
             StorageFull, StorageError: The journal refuses. Records taken before are not synced; the next producer with
-            the
-                identity sends them, as the text says.
+                the identity sends them, as the text says.
         """
         if self._node.closed:
             return

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -191,7 +190,8 @@ class MetricsTable:
         if metric in self.flow.newest:
             cells["now"] = quantity(self.flow.newest[metric][0], unit)
         if row is not None:
-            cells["window"] = f"{_local(row.window_start)} +{(row.window_end - row.window_start).seconds} s"
+            width_s = (row.window_end - row.window_start).seconds
+            cells["window"] = f"{row.window_start.astimezone():%H:%M:%S} +{width_s} s"
             cells["records"] = count(row.records)
             for name, value in (("average", row.average), ("min", row.minimum), ("max", row.maximum)):
                 cells[name] = quantity(value, unit)
@@ -214,7 +214,3 @@ def _fact(name: str, text: str) -> Table:
     made.add_column(overflow="fold")
     made.add_row(name, Text(text))
     return made
-
-
-def _local(moment: datetime) -> str:
-    return f"{moment.astimezone():%H:%M:%S}"

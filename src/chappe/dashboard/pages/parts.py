@@ -151,7 +151,6 @@ class PageTable:
         *,
         sort: tuple[str, bool] | None = None,
         empty: str = "nothing yet",
-        rows_page: int = ROWS_PAGE,
         label: str = "",
     ) -> None:
         made = [
@@ -165,7 +164,7 @@ class PageTable:
             }
             for name, heading, number in columns
         ]
-        pagination: dict[str, Any] = {"rowsPerPage": rows_page}
+        pagination: dict[str, Any] = {"rowsPerPage": ROWS_PAGE}
         if sort is not None:
             pagination |= {"sortBy": sort[0], "descending": sort[1]}
         self.element = ui.table(columns=made, rows=[], row_key="id", pagination=pagination)

@@ -17,8 +17,6 @@ from chappe.observing.snapshot import (
 from chappe.security import LogSecurity
 from chappe.system import started
 
-OBSERVER = "maps of this dashboard"
-
 
 class MapSource:
     """Follows maps.
