@@ -156,7 +156,7 @@ class Tap(Closeable):
         self._dialled = Dialled(self._socket, gate, self._refused)
         self._dialled.listen()
         self._dialled.connect(f"tcp://{host}:{port}{'#' if name else ''}{name}")
-        self._asked_at: float | None = None  # and there was no answer to that yet
+        self._asked_at: float | None = None  # the time of a question without an answer yet
         self._answered = 0  # the number of the question to which the last answer was
         self._seen: list[Seen] = []  # of answers to earlier questions
         self._missed = 0

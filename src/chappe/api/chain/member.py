@@ -146,10 +146,10 @@ class ChainMember:
         self.configuration = given = ChainConfiguration.of(configuration)
         gate = gate_of(keys_of(security))
         self.core = ChainClient(len(given.names), os.urandom(NONCE_BYTES), now=time.monotonic())
-        self._calls: dict[int, ChainCall] = {}  # commands and questions that are not answered, by token
-        self._commands = 0  # of them
+        self._calls: dict[int, ChainCall] = {}  # unanswered commands and questions, by token
+        self._commands = 0  # unanswered ones
         self._bytes = 0
-        self._questions: dict[int, tuple[int, Seen | Excluded | None]] = {}  # by token: whom, and the answer
+        self._questions: dict[int, tuple[int, Seen | Excluded | None]] = {}  # by token: the server, its answer
         self._tokens = itertools.count(1)
         self._refusals: dict[int, str] = {}
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)

@@ -76,7 +76,7 @@ class AttachedStore:
         self.number = next(endpoint.numbers)
         self.part = endpoint.node.member.attach(core, self.number)
         self.looked_for = False  # True while the author of a clone's unconfirmed write may poll for it
-        self._held = False  # changes were, when the last write began
+        self._held = False  # changes were held back when the last write began
         self._follows = core.kind == "clone"
         self._backend = backend
 

@@ -13,7 +13,7 @@ from chappe.kv.chained.machine import StoreMachine
 from chappe.runtime.kv_chain import ChainLink
 from chappe.transports.gate import keys_of
 
-_OF_A_PAIR: Final = {"partner", "role", "witness"}  # were options of a master
+_OF_A_PAIR: Final = {"partner", "role", "witness"}  # options that masters had before there were chains
 
 
 class Chaining(NamedTuple):

@@ -53,8 +53,9 @@ class ConsumerInbox:
         self._ahead: Iterator[int] = iter(())  # ... its offsets that are still ahead ...
         self._records: Iterator[Record] | None = None  # ... and its records, if no clock is needed to make them
         self._since: dict[Key, int] = {}  # sealed partitions begin at the first record of this time, or a later one
-        self._undecided = False  # it is asked how old the first of the queue is
-        self._stalled, self._recheck_at = 0, math.inf  # how many batches in the queue wait for keys; when to look again
+        self._undecided = False  # the first in the queue has no known age yet: the clock of its producer is asked for
+        self._stalled = 0  # batches in the queue that wait for keys ...
+        self._recheck_at = math.inf  # ... and the time at which they are tried again
 
     # -- what comes -------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Sealing:
         self._core = RecordSealing(self._files.held, partition, self._files.sealer)
         self.seals = self._core.seals
         self.may_come = self._core.may_come
-        self.took_s = 0.0  # how long the last batch took to be sealed
+        self.took_s = 0.0  # the sealing of the last batch took this long
 
     def check(self, topic: str) -> None:
         """Raise Sealed if records of a topic must be sealed, and cannot be."""

@@ -28,14 +28,14 @@ from chappe.system import time
 
 SERVE_S = 0.05  # how often the network is served while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
-BUSY_S = 0.001  # who drives looks this often whether something gathered was left behind ...
-GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
+BUSY_S = 0.001  # the driver looks this often whether something gathered was left behind ...
+HELD_S = 0.05  # ... and this often while new records are held
+GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long ...
+ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
+GATHER_MAX_S = 1.0  # ... and at most so long
 PACE = 2  # after a sealed batch, so many times what sealing took: who opens it needs longer than that
 SEALED_BATCHES = 3  # a sealed batch is so many times as large: a signature each costs less so
 BULKS = 4  # a buffer has room for so many batches of records that are sent together, unless it has not for a plain one
-ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
-GATHER_MAX_S = 1.0  # ... and at most so long
-HELD_S = 0.05  # ... and this often while new records are held
 SHOWN = 3  # topics named in one sentence; of the rest it is said how many there are
 
 

@@ -106,8 +106,8 @@ class Gateway(Closeable):
         self._lock = threading.RLock()  # taken before the locks of the endpoints, never while one of them is held
         self._endpoints: list[Endpoint] = []
         self._subscribers: list[Subscriber] = []
-        self._looked = [-1, -1]  # at which state of each network
-        self._told_at = [-TELL_REFUSED_S, -TELL_REFUSED_S]  # that something is not passed into each
+        self._looked = [-1, -1]  # the state of each network at the last look
+        self._told_at = [-TELL_REFUSED_S, -TELL_REFUSED_S]  # the time of the last warning of each side
         try:
             for each in sides:
                 self._endpoints.append(

@@ -71,8 +71,8 @@ class Hooks(StatusSubscriber):
 
     def __init__(self, endpoint: EndpointHost, functions: Functions) -> None:
         self._functions = {HOOKS[name]: function for name, function in functions.items() if function is not None}
-        self._event: Status | None = None  # its hook runs, or is about to
-        self._running: object | None = None  # the call
+        self._event: Status | None = None  # the one whose hook runs, or is about to
+        self._running: object | None = None  # the call of that hook
         self._late = False  # nobody waits any more, until all hooks have returned
         super().__init__(endpoint)
         with self._lock:

@@ -68,7 +68,7 @@ class EndpointHost:
         raw_id = own_id(id, made)
         self.id = str(UUID(bytes=raw_id))
         self.capacity = options.peer_messages_max
-        self.waits = options.peer_policy is Policy.BLOCK  # whoever publishes may wait for room, and for keys
+        self.waits = options.peer_policy is Policy.BLOCK  # publishing may wait for room, and for keys
         # Messages for ``try_publish_many``: each may go over the same link twice.
         self.at_once = max(1, min(CHUNK, options.peer_messages_max // options.paths))
         self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max // options.paths)
@@ -81,9 +81,9 @@ class EndpointHost:
         self.listening: dict[Any, None] = {}  # subscribers to statuses
         self.hooks: Any = None  # functions that are called in order with what is published
         self.stores: dict[Any, None] = {}
-        self._telling = False  # a report becomes a message
+        self._telling = False  # a report is being delivered as a message
         self._closing = False  # we say goodbye: what is published now would reach nobody
-        self._rooms: dict[QueueWaiting, None] = {}  # publishers that a descriptor tells whether there is room
+        self._rooms: dict[QueueWaiting, None] = {}  # of publishers with a descriptor, which says that there is room
         self._threads: list[threading.Thread] = []
         try:
             self.node = MeshPorts(self.core, self, made, rules, sealing)
@@ -97,7 +97,7 @@ class EndpointHost:
         self._record: Record | None = None  # while messages are recorded
         self._tap: MeshTap | None = None  # while somebody looks at what passes
         self._taps: list[TapPorts] = []
-        self._shown: tuple[int, Filter] | None = None  # of who wants what, at the last look
+        self._shown: tuple[int, Filter] | None = None  # what is wanted, and its version, at the last look
         if recording is not None and files is not None:
             self._begin_recording(files, recording.messages_max)
 

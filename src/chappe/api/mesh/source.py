@@ -35,7 +35,7 @@ class Queued(Closeable, Generic[Item]):
         own(self)
         self._node = node
         self._lock = node.lock
-        self._queue: deque[Any] = deque()  # of kinds that have no other one
+        self._queue: deque[Any] = deque()  # of sources without an inbox
         self._waiting = QueueWaiting(node.turns, self._filled, self.ready)
 
     def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:

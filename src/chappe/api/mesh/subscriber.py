@@ -53,9 +53,9 @@ class Subscriber(EndpointSource[Received]):
         self._bytes_max = bytes_max
         self._chunk = max(1, min(CHUNK, messages_max // CHUNK_SHARE))
         self._ahead: deque[Message] = deque()  # taken from the queue, not yet handed out
-        self._not_taken = 0  # messages that the endpoint dropped for this one, once that is closed
+        self._not_taken = 0  # messages that the endpoint dropped for this one, counted here once it is closed
         self._malformed = self._malformed_told = 0
-        self._malformed_at = -math.inf  # when that was told
+        self._malformed_at = -math.inf  # the time of the last report of malformed messages
         self._last = last
         self._on_gap = on_gap
         self._gaps = None if on_gap is None else MessageGaps()

@@ -57,7 +57,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     ErrorCode.PEER_INVALID: "cannot unpeer from unknown peer",
     ErrorCode.PEER_UNAVAILABLE: "unable to connect to remote peer",
 }
-_OF_THE_MESH: Final = (  # that Broker has no code for
+_OF_THE_MESH: Final = (  # events for which Broker has no code
     DefectContained,
     EndpointHalted,
     HookFailed,
