@@ -27,7 +27,7 @@ class BenchmarkProcess:
     def __init__(self, name: str, module: str) -> None:
         self.name = name
         self.said: dict[str, dict[str, Any]] = {}
-        self.ended: str | None = None  # how, once it is over
+        self.ended: str | None = None  # the way in which it ended, once it is over
         self._line = b""
         self._errors = b""
         pipe = subprocess.PIPE

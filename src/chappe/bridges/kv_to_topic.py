@@ -35,7 +35,7 @@ class Fed:
     stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
     left: int = 0  # records that they do not have yet; those are in the journal
     dropped: int = 0  # changes that are larger than a record can be: their keys are missing in the topic
-    ready: bool = False  # whether it is known what the topic holds: before that nothing is written
+    ready: bool = False  # the content of the topic is known; before that nothing is written
 
 
 class DataStoreToTopic(StoreMirror):

@@ -134,7 +134,7 @@ class Recorder(MeshRecording):
         except BaseException:
             self._producer.close(0.0)
             raise
-        self._taken: list[Message] = []  # from the subscriber, no records yet
+        self._taken: list[Message] = []  # messages from the subscriber that are no records yet
         self._too_large = 0
         self._bytes = 0
 

@@ -34,7 +34,7 @@ class TakenRecords:
     records: int = 0  # taken from the topic, of this run
     changes: int = 0  # keys that were set or erased, of this run
     skipped: int = 0  # records without a key, and damaged ones
-    ready: bool = False  # whether it has begun: before that nothing is taken
+    ready: bool = False  # it has begun; before that nothing is taken
 
 
 class TopicToDataStore(StoreMirror):

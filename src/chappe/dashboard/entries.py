@@ -236,7 +236,7 @@ class Entries:
         self._maps = maps
         self._leases = leases
         self._open: dict[tuple[str, str], OpenEntries] = {}
-        self._begun: dict[tuple[str, str], tuple[threading.Lock, int]] = {}  # being opened, and by how many
+        self._begun: dict[tuple[str, str], tuple[threading.Lock, int]] = {}  # being opened, and by how many threads
         self._lock = threading.Lock()
 
     def open(self, kind: str, name: str) -> OpenEntries:

@@ -30,7 +30,7 @@ LOOK_S: Final = 1.0
 SHARE: Final = 4  # a look is followed by a pause of at least so many times as long
 STALE_LOOKS: Final = 2  # a snapshot that is older is made anew before it is shown
 ASKED_S: Final = 5.0  # as long after somebody has asked it is kept fresh
-SAY_S: Final = 2.0  # a pause that is longer is told of
+SAY_S: Final = 2.0  # a longer pause is noted for viewers
 
 
 class SourceRunner:
@@ -46,7 +46,7 @@ class SourceRunner:
         self._making = threading.Lock()
         self._asked_at = -ASKED_S
         self._sparks: dict[str, str] = {}  # by topic
-        self._sparks_of = -1.0  # the step in which they were made
+        self._sparks_of = -1.0  # the step of the history that they show
         self._threads = [
             threading.Thread(target=self._run, args=(each,), name=f"chappe-look-{each.name}", daemon=True)
             for each in self._sources

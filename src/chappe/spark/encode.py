@@ -63,8 +63,8 @@ class RowEncoder:
         self._turn = turn
         # Rows that are too few for a batch of their partition.
         self._waiting: dict[tuple[str, int], list[pa.RecordBatch]] = {}
-        self._sizes: Counter[tuple[str, int]] = Counter()  # of them
-        self._size = 0  # of all
+        self._sizes: Counter[tuple[str, int]] = Counter()  # the bytes of each ...
+        self._size = 0  # ... and of all together
 
     def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPiece]:
         for topic, all_rows in self._by_topic(batch):

@@ -74,7 +74,7 @@ class SinkStores:
 class Sink:
     name: str  # the same for ever, through all restarts
     run: str  # new with every start; the newest one fences all others
-    lasting: bool  # whether it may come back after days
+    lasting: bool  # it may come back after days
 
 
 @dataclass(frozen=True, slots=True)

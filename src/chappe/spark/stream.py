@@ -41,13 +41,13 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         self._view: StoresView | None = None
         self._target: dict[Key, int] | None = None
         self._initial: Offsets | None = None  # the start of a new query, until a look from there has found nothing
-        self._start: Offsets | None = None  # of the batch that was planned last, ...
+        self._start: Offsets | None = None  # the start of the batch that was planned last, ...
         self._end: Offsets = {}  # ... its end, ...
         self._looked_at: set[Key] = set()  # ... and all partitions that differ between the two
         self._news: set[Key] = set()  # partitions with records that no batch has yet, or of which anything changed
         self._batch_at: float | None = None  # when the last batch was planned
         self._missed_at: float | None = None
-        self._missing: str | None = None  # what was said to be missing
+        self._missing: str | None = None  # the last warning about missing records
 
     @untraced()
     def initialOffset(self) -> Offsets:

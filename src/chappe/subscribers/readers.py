@@ -69,8 +69,8 @@ class _ReaderProcess:
         self.order = order
         self._environment = environment
         self.told: dict[str, int] = {}
-        self.before: dict[str, int] = {}  # of those that were replaced
-        self.lives = 0  # in a row that got nothing done, and ended soon
+        self.before: dict[str, int] = {}  # counts of the readers that were replaced
+        self.lives = 0  # readers in a row that got nothing done and ended soon
         self.start_at = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.out = -1

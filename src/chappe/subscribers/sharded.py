@@ -141,8 +141,8 @@ class ShardedConsumer(Closeable):
         self._hurried = False
         self._running = threading.Lock()
         self._workers: Workers | None = None
-        self._replaced = 0  # in former runs
-        self._in_hand: ConsumedBatch | None = None  # taken, and not handed out
+        self._replaced = 0  # workers that were replaced in former runs
+        self._in_hand: ConsumedBatch | None = None  # the batch that was taken and not handed out yet
         self._committed: dict[Key, int] = {}
         self._readers: Readers | None = None
         self._consumer: Consumer | None = None

@@ -40,7 +40,7 @@ LINE_MAX: Final = 4096  # of a program
 LINE_SHOWN: Final = 60
 OK: Final = b"ok"
 MAIN: Final = "__chappe_main__"  # the file that was started, as a module of a worker: not ``__main__``
-inside = False  # whether this process is a worker
+inside = False  # True in a process that is a worker
 
 Function: TypeAlias = Callable[[Record], object] | str | Sequence[str]
 Form = Literal["json", "raw", "length"]

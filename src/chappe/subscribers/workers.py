@@ -42,10 +42,10 @@ class _Worker:
     def __init__(self, work: Work, number: int, cpu: int | None) -> None:
         self.number = number
         self.ended: str | None = None
-        self.since = time.monotonic()  # it got something done, or the first of what it has to do
-        self.told = False  # that it gets nothing done
+        self.since = time.monotonic()  # the time at which it last got something done, or was given something
+        self.told = False  # True once a warning says that it gets nothing done
         self._ear: Ear = work.ear()
-        self._left = bytearray(work.hello())  # to be written
+        self._left = bytearray(work.hello())  # bytes that are still to be written to it
         theirs = -1
         if work.own_pipe:
             self.out, theirs = os.pipe()

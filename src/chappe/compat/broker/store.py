@@ -306,7 +306,7 @@ class Stores:
             attached = list(self._attached.values())
         for each in attached:
             if isinstance(each.core, KvMaster) and not each.core.settled:
-                with suppress(Closed):  # meanwhile
+                with suppress(Closed):  # the store was closed meanwhile
                     each.attached.await_kept()
 
     def close(self) -> None:

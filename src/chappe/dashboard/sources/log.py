@@ -46,8 +46,8 @@ class Missed:
     that does not answer then: only a store that was heard to the end has left of its own will."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[str, float]] = {}  # ids: where, and when they were there last
-        self._silent: set[str] = set()  # where they were asked in vain, and have not answered since
+        self._seen: dict[str, tuple[str, float]] = {}  # by store id: its endpoint, and when it was last there
+        self._silent: set[str] = set()  # endpoints that did not answer, and have not since
 
     def note(self, there: Mapping[str, str], away: Collection[str], answering: Collection[str], now: float) -> None:
         """After a look.

@@ -70,13 +70,13 @@ class MeshSource:
         self._named = named
         self._tls = self.endpoint.node.member.reporting.tls
         self._told: dict[str, _Told] = {}
-        self._turn = 0  # where among all endpoints it is asked next
-        self._every_s = 0.0  # how often each is asked
+        self._turn = 0  # the place among all endpoints of the next one to ask
+        self._every_s = 0.0  # the time between two questions to one endpoint
         self._number = 0
-        self._silenced = ""  # why nobody can be asked
-        self._wanted: dict[str, float] = {}  # data stores into which somebody looks, and until when
-        self._masters: dict[int, str] = {}  # questions to their masters, and of which store
-        self._lives: dict[str, dict[SortKey, float]] = {}  # of these: when entries expire, monotonic seconds
+        self._silenced = ""  # the reason for which nobody can be asked
+        self._wanted: dict[str, float] = {}  # data stores into which somebody looks, and the time at which that ends
+        self._masters: dict[int, str] = {}  # by question to a master: the name of its store
+        self._lives: dict[str, dict[SortKey, float]] = {}  # by store: the expiries of its entries, in monotonic seconds
         self._answers: Subscriber | None = None
         try:
             self._answers = self.endpoint.subscribe(

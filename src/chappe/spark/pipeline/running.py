@@ -68,7 +68,7 @@ class RunningPipeline:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stage: Stage = "starting"
         self.error: BaseException | None = None
-        self.unfinished = False  # whether it ended in the middle of a batch
+        self.unfinished = False  # True if it ended in the middle of a batch
         self.page = ""  # Spark's own, where it is enabled and this process has a Spark
         self.master = master or pipeline.settings.get("spark.master") or pipeline.master
         self._pipeline = pipeline
@@ -78,9 +78,9 @@ class RunningPipeline:
         self._hurry = threading.Event()
         self._trackers = {each.name: Tracker(each.name) for each in pipeline.queries}
         self._progress_at: dict[str, float] = {}
-        self._started = threading.Event()  # all queries, whose ids are known then
-        self._ids: dict[str, str] = {}  # of a query, for ever
-        self._ended: set[str] = set()  # run ids that Spark has told of
+        self._started = threading.Event()  # set once all queries have started, whose ids are known then
+        self._ids: dict[str, str] = {}  # by the name of a query; an id outlives restarts
+        self._ended: set[str] = set()  # run ids whose end Spark has told
         self._done = threading.Event()
         threading.Thread(target=self._run, name="chappe pipeline", daemon=True).start()
 
