@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 import typer
 from typer import Option
 
 from chappe.cli.console import check_reader, exit_code, warn, write_out
 from chappe.data.markup import are
+
+if TYPE_CHECKING:
+    from chappe.api.mesh.source import Source
 
 CHUNK: Final = 256  # items printed at once
 POLL_S: Final = 0.25
@@ -56,18 +59,7 @@ def batches(get_many: Callable[[int, float], list[T]], count: int | None, second
         count = None if count is None else count - len(found)
 
 
-class ChangeQueue(Protocol[T]):
-    """A queue of changes that drops the oldest."""
-
-    @property
-    def dropped(self) -> int: ...
-
-    def get_many(self, limit: int, timeout: float | None, /) -> list[T]: ...
-
-
-def print_changes(
-    watched: ChangeQueue[T], render: Callable[[T], bytes], count: int | None, seconds: float | None
-) -> None:
+def print_changes(watched: Source[T], render: Callable[[T], bytes], count: int | None, seconds: float | None) -> None:
     """Print changes as they come, and at the end the number that was dropped."""
     try:
         for found in batches(watched.get_many, count, seconds):
