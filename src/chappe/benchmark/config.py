@@ -96,7 +96,7 @@ def neighbours(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
 
 
 def reached(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
-    """Whom messages of each node get to, over any number of others that forward.
+    """Return the nodes that messages of each node reach, over any number of others that forward.
 
     Those who forward and are linked to each other all reach the same: each other, and whoever is linked to one of them.
     """
@@ -122,7 +122,7 @@ def reached(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
 
 
 def links_among(nodes: Sequence[BenchmarkNode], groups: dict[str, set[str]]) -> dict[str, int]:
-    """The number of links between any two of each node's group and the node itself."""
+    """Return the number of links between any two of each node's group and the node itself."""
     links = neighbours(nodes)
     counts: dict[frozenset[str], int] = {}  # most groups are the same
     found = {}

@@ -69,7 +69,7 @@ def read(directory: Path, warn: Callable[[str], None] = lambda text: None) -> Re
 def generate(
     recordings: Sequence[Recording], excluded: Sequence[str] = (), warn: Callable[[str], None] = lambda text: None
 ) -> list[BenchmarkNode]:
-    """The nodes of a benchmark; ``warn`` hears of peers of which there is no recording.
+    """Return the nodes of a benchmark; ``warn`` hears of peers of which there is no recording.
 
     Raises:
         UsageError: They make no benchmark: two have one name or id, nobody peers, nobody would receive anything.

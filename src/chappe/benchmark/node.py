@@ -36,7 +36,7 @@ class LinkTraffic:
         self._ended = [0, 0, 0]
 
     def look(self) -> tuple[int, int, int]:
-        """Frames sent and received, and bytes sent, until now."""
+        """Return frames sent and received, and bytes sent, until now."""
         for peer in self._endpoint.peers():
             key = (peer.id, peer.address)
             now = (peer.sent, peer.received, peer.sent_bytes)
@@ -74,7 +74,7 @@ def messages_of(file: str | None, count: int | None) -> Messages:
 
 
 def runs_of(messages: Messages) -> list[tuple[int, Messages]]:
-    """Messages of one kind in a row, at most so many as are handed over at once."""
+    """Return messages of one kind in a row, at most so many as are handed over at once."""
     found: list[tuple[int, Messages]] = []
     for message in messages:
         if not found or found[-1][0] != message[2] or len(found[-1][1]) == CHUNK:

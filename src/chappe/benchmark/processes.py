@@ -55,7 +55,7 @@ class BenchmarkProcess:
         self._errors = (self._errors + data)[-ERROR_BYTES_MAX:]
 
     def over(self) -> None:
-        """Its standard output has ended: find out why."""
+        """Find out why its standard output has ended."""
         code = self.process.wait()
         if "result" in self.said:
             self.ended = "done"

@@ -66,7 +66,7 @@ class BenchmarkReport:
         return not any(each.missing or each.surplus or each.unsent or each.ended for each in self.nodes)
 
     def received_by_step(self, node: NodeOutcome, steps: int, seconds: float) -> list[float]:
-        """The numbers of messages a node received in so many equal steps of the time from 0 to ``seconds``.
+        """Return the numbers of messages a node received in so many equal steps of the time from 0 to ``seconds``.
 
         Between two samples they count as evenly spread.
         """

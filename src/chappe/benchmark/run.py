@@ -93,7 +93,7 @@ class _ClusterBenchmark:
         return BenchmarkReport(list(self._outcomes.values()), reason, samples)
 
     def _follow(self, start: float, samples: dict[str, list[tuple[float, int]]]) -> str:
-        """Wait until everything is done, or nothing more comes; returns the reason of the latter."""
+        """Wait until everything is done, or nothing more comes; return the reason of the latter."""
         moved_at = start
         before: dict[str, tuple[int, int]] = {}
         expected = sum(each.expected for each in self._outcomes.values())

@@ -63,14 +63,14 @@ def parse(text: str, name: str) -> ConfigSection:
 
 
 def show(text: str) -> str:
-    """A text as ``parse`` reads it."""
+    """Return a text as ``parse`` reads it."""
     for plain, shown in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(plain, shown)
     return f'"{text}"'
 
 
 def show_key(key: str) -> str:
-    """A key as ``parse`` reads it."""
+    """Return a key as ``parse`` reads it."""
     return key if _NAME.fullmatch(key) else show(key)
 
 

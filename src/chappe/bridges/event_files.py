@@ -80,7 +80,7 @@ class EventFiles(MeshRecording):
             self._show()
 
     def finish(self) -> Recorded:
-        """Make files of what has come until now, and leave; returns the account. Raises as ``run``."""
+        """Make files of what has come until now, and leave; return the account. Raises as ``run``."""
         with suppress(Closed):  # the endpoint went first
             self._hold(self._subscriber.read_arrow(0.0))
         self._subscriber.close()
@@ -88,7 +88,7 @@ class EventFiles(MeshRecording):
         return self.progress()
 
     def progress(self) -> Recorded:
-        """The progress: records are rows, those stored are in files, bytes are of columns."""
+        """Return the progress: records are rows, those stored are in files, bytes are of columns."""
         return Recorded(
             self._records,
             self._stored,

@@ -42,7 +42,7 @@ def fits(message: Message) -> bool:
 
 
 def pieces(sizes: Iterable[int]) -> Iterator[slice]:
-    """Records of these sizes, none of which is 0, cut into batches."""
+    """Yield records of these sizes, none of which is 0, cut into batches."""
     start = size = index = 0
     for index, each in enumerate(sizes):
         if index > start and (size + each > PIECE_BYTES or index - start == BATCH_RECORDS_MAX):
@@ -54,7 +54,7 @@ def pieces(sizes: Iterable[int]) -> Iterator[slice]:
 
 
 def pack(messages: Sequence[Message], base: int, now_us: int) -> Iterator[tuple[int, bytes]]:
-    """Messages, all of which fit, as batches from offset ``base`` on: how many messages, and the batch of them."""
+    """Yield messages, all of which fit, as batches from offset ``base`` on: their number, and the batch."""
     for place in pieces(len(each.topic) + len(each.payload) + ROW_BYTES for each in messages):
         piece = messages[place]
         yield (
@@ -70,7 +70,7 @@ def pack(messages: Sequence[Message], base: int, now_us: int) -> Iterator[tuple[
 
 
 def unpack(batch: Batch, start: int, end: int, not_before: int) -> tuple[Played, int]:
-    """The messages at offsets ``start`` <= n < ``end``, and how many records there were none.
+    """Return the messages at offsets ``start`` <= n < ``end``, and how many records there were none.
 
     A message whose time is before ``not_before``, or before that of its predecessor, gets the latter.
     """

@@ -53,7 +53,7 @@ class Sender:
         self._first, self._first_stored = self.producer.next_offset, self.producer.stored
 
     def account(self) -> tuple[int, int, int]:
-        """Records of this run; those that enough stores have since it began; those that they do not have yet."""
+        """Return records of this run; those that enough stores have since it began; those that they do not have yet."""
         sent, stored = self.producer.next_offset, self.producer.stored
         return sent - self._first, stored - self._first_stored, sent - stored
 
@@ -63,7 +63,7 @@ class Sender:
             self.producer.flush(timeout_s)
 
     def wait(self, why: BufferFull | Sealed) -> None:
-        """The producer takes nothing now: wait a moment. Raises ``why`` if keys to seal with will not come."""
+        """Wait a moment, as the producer takes nothing now. Raises ``why`` if keys to seal with will not come."""
         if isinstance(why, BufferFull):
             self.flush(LOOK_S)
         elif why.passing:
@@ -211,7 +211,7 @@ class TopicNow:
             self._topic = topic
 
     def records(self, before: Mapping[str, int] | None = None) -> Iterator[Record]:
-        """All records, or those of the named partitions at offsets lower than ``before`` says.
+        """Yield all records, or those of the named partitions at offsets lower than ``before`` says.
 
         Raises TimedOut and OffsetOutOfRange as ``read_topic``.
         """
@@ -235,7 +235,7 @@ class TopicNow:
                             yield record
 
     def places(self, before: Mapping[str, int]) -> dict[bytes, RecordPlace]:
-        """The place of each key's latest record in ``records``."""
+        """Return the place of each key's latest record in ``records``."""
         found: dict[bytes, RecordPlace] = {}
         for record in self.records(before):
             key, place = record.key, place_of(record)

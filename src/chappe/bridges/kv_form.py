@@ -69,7 +69,7 @@ def fits(row: StoreRow) -> bool:
 
 
 def pack(rows: Sequence[StoreRow], timestamp: int) -> Iterator[tuple[int, bytes]]:
-    """Rows, all of which fit, as batches: how many rows, and the batch of them. Its offsets have no meaning."""
+    """Yield rows, all of which fit, as batches: their number, and the batch. Its offsets have no meaning."""
     for place in pieces(row.size for row in rows):
         piece = rows[place]
         keys, values, headers = [row.key for row in piece], [row.value for row in piece], [*map(_headers, piece)]

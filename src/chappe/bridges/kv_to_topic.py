@@ -106,7 +106,7 @@ class DataStoreToTopic(StoreMirror):
         return self._producer.partition
 
     def progress(self) -> Fed:
-        """The counters since this bridge was started."""
+        """Return the counters since this bridge was started."""
         return Fed(*self._sender.account(), self._dropped, self._ready)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -123,7 +123,7 @@ class DataStoreToTopic(StoreMirror):
         self._producer.flush(None if deadline is None else max(deadline - time.monotonic(), 0.0))
 
     def close(self, timeout: float | None = 10.0) -> Fed:
-        """Write what is new, wait until it is stored, and leave; returns the account. Safe to call twice.
+        """Write what is new, wait until it is stored, and leave; return the account. Safe to call twice.
 
         After ``timeout`` seconds what is not stored yet stays in the journal, and what is not a record yet is found by
         the next one that feeds this topic.
@@ -240,7 +240,7 @@ class DataStoreToTopic(StoreMirror):
             self._held[key] = _digest(value, expires)
 
     def _drop(self, row: StoreRow) -> StoreRow:
-        """A row that is too large: rather no value in the topic than an old one."""
+        """Drop a row that is too large: rather no value in the topic than an old one."""
         self._dropped += 1
         logger.warning(
             "the value of a key of store %r is larger than a record can be, and is not in topic %r",

@@ -121,7 +121,7 @@ class Player:
     # -- what is to be played ---------------------------------------------------------------------------
 
     def _plan(self, offset: int | None) -> list[tuple[int, int, Range]]:
-        """The ranges, each after its earliest and latest time; the latest ranges first."""
+        """Return the ranges, each after its earliest and latest time; the latest ranges first."""
         with closing(self._wanted.view()) as view:
             found = bounded(self._wanted, view)
             times = {key: (each.timestamp_min, each.timestamp_max) for key, each in view.known.items()}

@@ -53,7 +53,7 @@ class MeshRecording(ABC):
 
     @abstractmethod
     def finish(self) -> Recorded:
-        """Keep what has come until now, and leave; returns the account."""
+        """Keep what has come until now, and leave; return the account."""
 
     def stop(self) -> None:
         """Let ``run`` return soon; for signal handlers and other threads."""
@@ -151,7 +151,7 @@ class Recorder(MeshRecording):
             self._show()
 
     def finish(self, timeout: float | None = 10.0) -> Recorded:
-        """Record what has come until now, wait until it is stored, and leave; returns the account.
+        """Record what has come until now, wait until it is stored, and leave; return the account.
 
         After ``timeout`` seconds what is not stored yet stays in the journal, and what is not a record yet is lost and
         counted as dropped.
@@ -171,7 +171,7 @@ class Recorder(MeshRecording):
         return found
 
     def progress(self) -> Recorded:
-        """The counters since this recorder was started."""
+        """Return the counters since this recorder was started."""
         return Recorded(
             *self._sender.account(),
             self._bytes,

@@ -92,7 +92,7 @@ class TopicToDataStore(StoreMirror):
         self._thread.start()
 
     def progress(self) -> TakenRecords:
-        """Counters since this bridge was started."""
+        """Return counters since this bridge was started."""
         return replace(self._done)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -106,7 +106,7 @@ class TopicToDataStore(StoreMirror):
         self._flush(self._is_at_end, timeout)
 
     def close(self) -> TakenRecords:
-        """Leave, after what was taken is done and its place written down; returns the account. Safe to call twice.
+        """Leave, after what was taken is done and its place written down; return the account. Safe to call twice.
 
         While a map has no server that confirms what is written this is not waited for: it is taken again next time.
         """
@@ -206,7 +206,7 @@ class TopicToDataStore(StoreMirror):
         self._saved_at = time.monotonic()
 
     def _kept(self) -> dict[str, int]:
-        """The place that an earlier run has written down."""
+        """Return the place that an earlier run has written down."""
         found: dict[str, int] = {}
         for key, offset in self._store.items():
             if is_mark(key) and key[:2] == (POSITION, self.topic) and len(key) == 3 and isinstance(offset, int):

@@ -84,7 +84,7 @@ class _ColumnPart(NamedTuple):
 
 
 def read(topics: Sequence[bytes], payloads: Sequence[bytes]) -> EventColumns:
-    """The columns of messages; nothing that is wrong with one concerns others."""
+    """Return the columns of messages; nothing that is wrong with one concerns others."""
     found = EventColumns()
     start = size = 0
     for index, payload in enumerate(payloads):
@@ -119,7 +119,7 @@ class _Reading:
     # -- rows -------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        """The beginning, the end and the message of each row."""
+        """Return the beginning, the end and the message of each row."""
         self._wire = wire = EventBytes.of(b"".join(self._payloads))
         ends = np.cumsum(np.fromiter(map(len, self._payloads), np.int64, len(self._payloads)))
         starts = np.concatenate(([0], ends[:-1]))
@@ -131,7 +131,7 @@ class _Reading:
         self._starts, self._ends, self._numbers = starts, ends, numbers
 
     def _split(self, batches: list[int], starts: Places, ends: Places) -> tuple[Places, Places, Places]:
-        """The rows, with those of batches of Zeek in their place."""
+        """Return the rows, with those of batches of Zeek in their place."""
         begins, lengths, numbers, owners = [], [], [], []
         before = 0
         for number in [*batches, len(starts)]:
@@ -158,7 +158,7 @@ class _Reading:
         return at, at + np.concatenate(lengths), np.concatenate(numbers)
 
     def _surely(self, number: int) -> Places:
-        """The lengths of all messages in a batch; none if it is malformed, which is told."""
+        """Return the lengths of all messages in a batch; none if it is malformed, which is told."""
         try:
             return np.array([len(each) for each in zeek.split(self._payloads[number])], np.int64)
         except InvalidData as problem:
@@ -198,7 +198,7 @@ class _Reading:
         return parts, np.sort(np.concatenate([*later, left]))
 
     def _alike(self, left: Places) -> _Alike | None:
-        """The rows that begin like the first of them; None if that is for ``_one_by_one``."""
+        """Return the rows that begin like the first of them; None if that is for ``_one_by_one``."""
         first = int(left[0])
         begin = int(self._starts[first])
         raw = self._wire.raw[begin : min(int(self._ends[first]), begin + len(_EVENT) + 4 + _SMALL + 2)]
@@ -225,7 +225,7 @@ class _Reading:
         return _Alike(None, left[which], 2, raw[1]) if len(which) and which[0] else None
 
     def _part(self, alike: _Alike) -> _ColumnPart:
-        """The columns of rows that all are of one shape. Raises Others."""
+        """Return the columns of rows that all are of one shape. Raises Others."""
         wire, rows = self._wire, alike.rows
         starts, limit = self._starts[rows], self._ends[rows]
         run = ValueRun(starts + alike.args_at, limit, rows)
@@ -246,7 +246,7 @@ class _Reading:
         )
 
     def _times(self, run: ValueRun, timed: NDArray[np.bool_]) -> tuple[pa.Array, ValueRun]:
-        """The network times, of those that have metadata, and where that ends."""
+        """Return the network times, of those that have metadata, and where that ends."""
         if not timed.any():
             return pa.nulls(len(timed), TIME), run
         inside = run.only(timed)
@@ -261,7 +261,7 @@ class _Reading:
     # -- one by one -------------------------------------------------------------------------------
 
     def _one_by_one(self, rows: Places, told: bool = False) -> Iterator[_ColumnPart]:
-        """The columns of these rows; ``told``: what is malformed was told before."""
+        """Yield the columns of these rows; ``told``: what is malformed was told before."""
         groups: dict[tuple[str | None, int], list[_ShapeGroup]] = {}
         for row in rows.tolist():
             raw = self._wire.raw[self._starts[row] : self._ends[row]]
@@ -283,7 +283,7 @@ class _Reading:
     # -- together ---------------------------------------------------------------------------------
 
     def _merged(self, parts: list[_ColumnPart]) -> list[pa.RecordBatch]:
-        """A record batch for each event and types of its arguments."""
+        """Return a record batch for each event and types of its arguments."""
         wholes: dict[tuple[str | None, int], list[_ColumnPart]] = {}
         for part in sorted(parts, key=lambda part: int(part.places[0])):
             same = wholes.setdefault((part.event, len(part.args)), [])
@@ -298,7 +298,7 @@ class _Reading:
         return [self._record_batch(part) for part in found]
 
     def _both(self, one: _ColumnPart, other: _ColumnPart) -> _ColumnPart | None:
-        """Both as one, if they have one shape, or the same types of columns, as sets and vectors may have."""
+        """Return both as one, if they have one shape, or the same types of columns, as sets and vectors may have."""
         try:
             shape = [
                 a if one_type == other_type else join(a, b)
@@ -362,7 +362,7 @@ class _ShapeGroup:
 
 
 def _values(raw: bytes) -> Iterator[tuple[str | None, int | None, tuple[Value, ...]]]:
-    """Name, network time and arguments of what a row is, or of each message in it. Raises InvalidData."""
+    """Yield name, network time and arguments of what a row is, or of each message in it. Raises InvalidData."""
     if is_sealed(raw):
         raise InvalidData("it is sealed, and this endpoint has no identity to open it")
     try:
@@ -382,7 +382,7 @@ def _values(raw: bytes) -> Iterator[tuple[str | None, int | None, tuple[Value, .
 
 
 def _likely(raw: bytes) -> Places | None:
-    """The lengths of the events in a batch, if it holds nothing else, and none of them the beginning of another."""
+    """Return the lengths of the events in a batch, if it holds nothing else and none of them begins another."""
     if len(raw) > VALUE_ELEMENTS_MAX:
         return None
     begin, *pieces = raw.split(_EVENT)

@@ -76,7 +76,7 @@ def shape_of(value: Value) -> Shape | None:
 
 
 def join(a: Shape | None, b: Shape | None) -> Shape | None:
-    """The shape of a column that both fit into; raises Apart if they do not fit together."""
+    """Return the shape of a column that both fit into; raises Apart if they do not fit together."""
     if a is None or b is None or a == b:
         return b if a is None else a
     if a.tag == b.tag and len(a.inner) == len(b.inner) and a.inner:
@@ -98,7 +98,7 @@ def _mixed(inner: Iterable[Shape | None]) -> Shape | None:
 
 
 def listed(shape: Shape) -> Shape | type[Apart] | None:
-    """The shape of the elements, of a vector that is a list; ``Apart`` if it is a struct."""
+    """Return the shape of the elements, of a vector that is a list; ``Apart`` if it is a struct."""
     try:
         return common(shape.inner)
     except Apart:
@@ -107,7 +107,7 @@ def listed(shape: Shape) -> Shape | type[Apart] | None:
 
 @cache
 def scalar_types() -> dict[int, pa.DataType]:
-    """The types of what is no container, by tag."""
+    """Return the types of what is no container, by tag."""
     pa = pyarrow()
     text = pa.string()
     return {
@@ -143,7 +143,7 @@ def list_type(element: pa.DataType) -> pa.DataType:
 
 
 def map_type(key: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """A map's type; keys of which nothing is known are text."""
+    """Return a map's type; keys of which nothing is known are text."""
     pa = pyarrow()
     return pa.map_(pa.string() if pa.types.is_null(key) else key, value)
 
@@ -159,7 +159,7 @@ def column(shape: Shape | None, values: Iterable[Value]) -> pa.Array:
 
 
 def as_text(value: Value) -> str:
-    """A string as it is in a column, any other value as text for people."""
+    """Return a string as it is in a column, any other value as text for people."""
     if type(value) is bytes:
         return value.decode("utf-8", "backslashreplace")
     return to_text(value).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

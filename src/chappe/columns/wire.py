@@ -109,7 +109,7 @@ class EventBytes:
             raise Others(left)
 
     def sizes(self, run: ValueRun) -> tuple[Places, Places]:
-        """The lengths that stand at these places, and where what they are lengths of begins."""
+        """Return the lengths that stand at these places, and where what they are lengths of begins."""
         found = self.u8[run.at].astype(np.int64)
         if not len(found) or found.max() < _SMALL:
             return found, run.at + 1
@@ -129,7 +129,7 @@ class EventBytes:
         return found, at
 
     def read(self, run: ValueRun, depth: int) -> ReadColumn:
-        """The values of a column, which lie in ``depth`` containers. Raises Others."""
+        """Return the values of a column, which lie in ``depth`` containers. Raises Others."""
         if not len(run.at):
             return ReadColumn(None, pa.nulls(0), run.at)
         refuse(run.rows, run.at >= run.limit)
@@ -152,7 +152,7 @@ class EventBytes:
         return self._typed(tag, run, depth)
 
     def _typed(self, tag: int, run: ValueRun, depth: int) -> ReadColumn:
-        """Values that all are of one type, from their tags on."""
+        """Return values that all are of one type, from their tags on."""
         if tag > VECTOR:
             raise Others(run.rows)
         at = run.at + 1
@@ -238,7 +238,7 @@ class EventBytes:
         return array
 
     def _blocks(self, at: Places, size: int) -> pa.DictionaryArray:
-        """So many bytes at each place, each different block once."""
+        """Return so many bytes at each place, each different block once."""
         blocks = self.u8[at[:, None] + np.arange(size)]
         fixed = pa.Array.from_buffers(pa.binary(size), len(at), [None, pa.py_buffer(blocks.tobytes())])
         return fixed.dictionary_encode()
@@ -298,7 +298,7 @@ class EventBytes:
         return ReadColumn(Shape(TABLE, (found.shape, values.shape)), array, ends)
 
     def _elements(self, run: ValueRun, counts: Places, width: int) -> tuple[ValueRun, Places]:
-        """All elements of containers, ``width`` for each that is counted, and where the containers end."""
+        """Return all elements of containers, ``width`` for each that is counted, and where the containers end."""
         counts = width * counts
         refuse(run.rows, counts > run.limit - run.at)
         rows, limit = np.repeat(run.rows, counts), np.repeat(run.limit, counts)
@@ -321,7 +321,7 @@ class EventBytes:
         return ValueRun(at, limit, rows), ends
 
     def _skip(self, run: ValueRun) -> Places:
-        """The ends of values of any types."""
+        """Return the ends of values of any types."""
         at = run.at.copy()
         left = np.ones(len(at), np.int64)
         which = np.arange(len(at))
@@ -347,7 +347,7 @@ class EventBytes:
         return at
 
     def _check_order(self, run: ValueRun, counts: Places) -> None:
-        """Members of sets of so many, or keys, come in order and each once; raises Others for those that do not."""
+        """Check that members of sets, or keys, come in order and each once; raise Others for those that do not."""
         of = np.repeat(np.arange(len(counts)), counts)
         inside = of[1:] == of[:-1]
         if not inside.any():
@@ -380,7 +380,7 @@ class EventBytes:
 
 
 def texts(pieces: pa.BinaryArray) -> pa.StringArray:
-    """Bytes as text; where they are not UTF-8 as ``\\xNN``."""
+    """Return bytes as text; where they are not UTF-8 as ``\\xNN``."""
     try:
         return pieces.cast(pa.string())
     except pa.ArrowInvalid:

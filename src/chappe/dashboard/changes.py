@@ -86,7 +86,7 @@ class DashboardChanges:
     # -- topics ---------------------------------------------------------------------------------------
 
     def write(self, topic: str, key: str, value: str) -> Planned:
-        """A record; a topic that is not there begins with it. Raises UsageError."""
+        """Plan a record; a topic that is not there begins with it. Raises UsageError."""
         name, held = self._held(check_topic(topic))
         begins = "" if held else f" No store has a topic {topic} yet: it begins with this record."
         loses = f"{NOTHING}{begins} Whoever reads the topic gets the record, and it cannot be taken back by itself."
@@ -100,7 +100,7 @@ class DashboardChanges:
         return _done(f"The record is in {topic}.")
 
     def trim(self, topic: str, before_us: int | None) -> Planned:
-        """Records of a topic that were written before a moment, or all of them. Raises UsageError, TimedOut."""
+        """Plan to remove the records of a topic before a moment, or all of them. Raises UsageError, TimedOut."""
         name, held = self._held(topic)
         if not held:
             raise UsageError(f"No store has the topic {topic} any more.")
@@ -124,7 +124,7 @@ class DashboardChanges:
         return Planned(title, " ".join(sentences), verb, carry_out)
 
     def _unread(self, topic: str, held: dict[str, KnownPartition], end: dict[str, int]) -> Iterator[str]:
-        """Sentences on readers that have not read all of it."""
+        """Yield sentences on readers that have not read all of it."""
         readers = [] if self._log is None else self._log.readers.all()
         behind = []
         for reader, positions, whole in readers:
@@ -224,7 +224,7 @@ class DashboardChanges:
     # -- data stores and maps -------------------------------------------------------------------------
 
     def set(self, kind: str, name: str, key: str, value: str) -> Planned:
-        """An entry; keys and values of data stores are JSON, or else text. Raises UsageError, and as ``open``."""
+        """Plan an entry; keys and values of data stores are JSON, or else text. Raises UsageError, and as ``open``."""
         if not key:
             raise UsageError("An entry has a key.")
         opened = self._entries.open(kind, name)
@@ -235,7 +235,7 @@ class DashboardChanges:
         return Planned(f"Set {key} in {kind} {name}", loses, "Set it", carry_out, harmless=before is None)
 
     def erase(self, kind: str, name: str, row: EntryRow) -> Planned:
-        """An entry that is there. Raises as ``open``."""
+        """Plan to remove an entry that is there. Raises as ``open``."""
         opened = self._entries.open(kind, name)
         carry_out = partial(self._do, partial(opened.erase, row.own), f"{row.key} in {kind} {name} is deleted.")
         value = opened.value_of(row.own)
@@ -245,7 +245,7 @@ class DashboardChanges:
         return Planned(f"Delete {row.key} from {kind} {name}", loses, "Delete it", carry_out)
 
     def clear(self, kind: str, name: str) -> Planned:
-        """All entries. Raises as ``open``."""
+        """Plan to remove all entries. Raises as ``open``."""
         opened = self._entries.open(kind, name)
         count = opened.find("")[2]
         loses = f"All {count:,} entries of {kind} {name} are lost, for everybody who reads it."

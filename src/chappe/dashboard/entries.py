@@ -69,7 +69,7 @@ class OpenEntries(ABC):
         self._fresh_until = 0.0
 
     def find(self, text: str) -> tuple[list[EntryRow], int, int]:
-        """Entries whose key or value contains a text, ``ROWS_MAX`` at most; how many do, and how many there are."""
+        """Return at most ``ROWS_MAX`` entries whose key or value contains a text, the number of these, and of all."""
         with self._lock:
             now = time.monotonic()
             if now >= self._fresh_until:
@@ -82,7 +82,7 @@ class OpenEntries(ABC):
         return fitting[:ROWS_MAX], len(fitting), len(rows)
 
     def changes(self) -> tuple[list[EntryChange], int]:
-        """The newest changes since it was opened, newest first; and how many were left out as they came too fast."""
+        """Return the newest changes since it was opened, newest first; and the number that came too fast to be kept."""
         with self._lock:
             for each in self._watch.get_many(WATCH_MAX, 0):
                 value = "" if each.value is None else self._text(each.value)
@@ -105,11 +105,11 @@ class OpenEntries(ABC):
 
     @abstractmethod
     def own(self, text: str) -> Any:
-        """A key as the store has it, of what a person typed: of data stores JSON, or else text. Raises UsageError."""
+        """Convert what a person typed to a key of the store: of data stores JSON, or else text. Raises UsageError."""
 
     @abstractmethod
     def value_of(self, key: Any) -> str | None:
-        """The value of a key as the store has it, for people; None without an entry."""
+        """Return the value of a key as the store has it, for people; None without an entry."""
 
     def _change(self, change: Callable[[], None]) -> None:
         change()
@@ -291,7 +291,7 @@ class Entries:
 
 
 def _left(seconds: float | None) -> str:
-    """A time to live; below two minutes each second is seen to go."""
+    """Return a time to live; below two minutes each second is seen to go."""
     if seconds is None:
         return ""
     return f"{seconds:.0f} s" if seconds < SECONDS_MAX else duration(seconds)

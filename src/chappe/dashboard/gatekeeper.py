@@ -117,7 +117,7 @@ class Gatekeeper:
         return bool(certificate) and self._administers(certificate, [])
 
     def _named_in_address(self, scope: Scope) -> str:
-        """The token in the address, if it counts; else empty."""
+        """Return the token in the address, if it counts; else empty."""
         given = parse_qsl(scope.get("query_string", b"").decode("latin-1"))
         return next((value for name, value in given if name == "token" and self._fits(value)), "")
 

@@ -43,7 +43,7 @@ class Looks:
     _reads: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(READS_AT_ONCE))
 
     def find(self, topic: str, wanted: RecordQuery) -> Found:
-        """Records of a topic by the name that people read. Raises as ``records.find``; ChappeError if it is gone."""
+        """Return records of a topic, by its name for people. Raises as ``records.find``; ChappeError if it is gone."""
         name, held = self.log.held(topic) if self.log is not None else (topic, {})
         if not held:
             raise ChappeError("No store has this topic just now.")

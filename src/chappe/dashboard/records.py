@@ -145,7 +145,7 @@ class _Search:
         return found
 
     def _take(self, raw: bytes | memoryview, partition: str, offset: int, found: list[Record]) -> int:
-        """Take what is wanted of a batch; returns the offset behind it."""
+        """Take what is wanted of a batch; return the offset behind it."""
         try:
             batch = Batch.parse(raw)
             if batch.sealed is not None:
@@ -203,12 +203,12 @@ class _Search:
 
 
 def as_lines(records: Iterable[Record]) -> bytes:
-    """Lines of JSON, as ``chappe consume --output json`` prints them."""
+    """Return lines of JSON, as ``chappe consume --output json`` prints them."""
     return b"".join(map(as_json, records))
 
 
 def as_parquet(records: Sequence[Record]) -> bytes:
-    """A Parquet file with the columns of ``read_topic``. Raises UsageError if pyarrow is not installed."""
+    """Return a Parquet file with the columns of ``read_topic``. Raises UsageError if pyarrow is not installed."""
     from chappe.arrow import schema, shown
 
     made = schema()  # says so if it is missing

@@ -65,7 +65,7 @@ HISTORY: Final = 100  # messages to a page that are kept for when its connection
 
 
 def new_token(host: str, given: str | None = None, *, changes: bool = False) -> str | None:
-    """The token that visitors need: the given one, or a new one; on loopback none, unless they may change things.
+    """Return the token that visitors need, given or new; on loopback None, unless they may change things.
 
     Raises UsageError.
     """
@@ -80,7 +80,7 @@ def new_token(host: str, given: str | None = None, *, changes: bool = False) -> 
 
 
 def secured(host: str, security: Security | Keys) -> tuple[ssl.SSLContext | None, Office | None]:
-    """TLS for a page on ``host``, and who lets in identities: neither on loopback, nor where it is chosen to be plain.
+    """Return TLS for a page on ``host``, and what lets in identities; neither on loopback, nor where plain is chosen.
 
     Raises:
         UsageError: The host is reachable from other machines, and nothing says how it is to be protected.

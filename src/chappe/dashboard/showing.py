@@ -28,7 +28,7 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 def shown(raw: bytes | None, form: Form = "auto", *, typed: bool = False) -> str:
-    """A value in one form; one that it does not have falls back to text, and what is no text to hexadecimal digits.
+    """Return a value in one form; without that form as text, and what is no text as hexadecimal digits.
 
     Args:
         form: ``auto`` takes JSON as JSON, values of the mesh, where ``typed`` says that it is one, as such, then text.
@@ -55,7 +55,7 @@ def shown(raw: bytes | None, form: Form = "auto", *, typed: bool = False) -> str
 
 
 def brief(raw: bytes | None, form: Form = "auto", *, typed: bool = False) -> str:
-    """The same in one short line, for a table."""
+    """Return the same in one short line, for a table."""
     if raw is None:
         return ""
     text = shown(raw[: 8 * ROW_CHARACTERS] if not typed and form != "json" else raw, form, typed=typed)
@@ -64,7 +64,7 @@ def brief(raw: bytes | None, form: Form = "auto", *, typed: bool = False) -> str
 
 
 def typed_text(raw: bytes) -> str:
-    """A value of the mesh, or the name of a Zeek event and its arguments. Raises InvalidData."""
+    """Return a value of the mesh, or the name of a Zeek event and its arguments. Raises InvalidData."""
     try:
         message = zeek.parse(raw)
     except InvalidData:
@@ -79,7 +79,7 @@ def typed_text(raw: bytes) -> str:
 
 
 def _pretty(text: str) -> str:
-    """JSON on lines of its own for each member, its tokens as they were sent; raises ValueError if it is no JSON.
+    """Return JSON with a line for each member, its tokens as they were sent; raises ValueError if it is no JSON.
 
     So numbers keep their digits, strings their escapes, and members that come twice are there twice.
     """

@@ -56,11 +56,11 @@ class SourceRunner:
             thread.start()
 
     def snapshot(self) -> SystemSnapshot:
-        """Everything now; however many ask, it is made a few times a second at most, and by no thread that shows it."""
+        """Return the state of everything, made a few times a second at most, and by no thread that shows it."""
         return self.picture()[0]
 
     def picture(self) -> tuple[SystemSnapshot, Drawing]:
-        """The same, and where everybody stands."""
+        """Return the same, and where everybody stands."""
         self._asked_at = now = time.monotonic()
         made = self._made
         if made is None or now - made[0] > STALE_LOOKS * self._look_s:  # nobody has asked for long
@@ -89,7 +89,7 @@ class SourceRunner:
             return self._observer.topic(name, time.monotonic())
 
     def find_topics(self, text: str, limit: int) -> list[ObservedTopic]:
-        """Topics whose name contains a text, those that changed last first; takes a while where there are many."""
+        """Return topics whose name contains a text, the last changed first; takes a while where there are many."""
         with self._lock:
             names = self._observer.names()
         wanted = text.casefold()
@@ -99,7 +99,7 @@ class SourceRunner:
         return [each for each in found if each is not None]
 
     def sparks(self, topics: Iterable[str]) -> dict[str, str]:
-        """``SystemObserver.spark`` of each; made once in a step, however many look."""
+        """Return ``SystemObserver.spark`` of each; made once in a step, however many look."""
         now = time.monotonic()
         with self._lock:
             step = now // SPARK.step_s

@@ -73,7 +73,7 @@ class Identity:
     line: int = 0
 
     def refusal(self, now: datetime) -> str:
-        """Why it may nothing at all any more; empty if it may."""
+        """Return the reason for which it may nothing at all any more; empty if it may."""
         if self.revoked is not None:
             return f"{self.name} was revoked on {self.revoked:%Y-%m-%d}"
         if now >= self.expires:
@@ -170,11 +170,11 @@ class Permissions:
     sealed: tuple[Group, ...] = ()
 
     def group(self, topic: str) -> Group | None:
-        """The first group that names a topic, for which it is sealed; None if it is plain."""
+        """Return the first group that names a topic, for which it is sealed; None if it is plain."""
         return next((each for each in self.sealed if each.covers(topic)), None)
 
     def refusal(self, now: datetime) -> str:
-        """Why the file is not in force; empty if it is."""
+        """Return the reason for which the file is not in force; empty if it is."""
         if now < self.issued - CLOCK_SKEW:
             return f"the permissions begin on {self.issued:%Y-%m-%d %H:%M} UTC: compare the clocks of both machines"
         if now >= self.expires:
@@ -182,7 +182,7 @@ class Permissions:
         return ""
 
     def holder(self, curve: bytes, now: datetime) -> Identity | str:
-        """The identity that has this CURVE key, or why there is none that may do anything."""
+        """Return the identity that has this CURVE key, or why there is none that may do anything."""
         found = self.by_curve.get(curve)
         if found is None:
             return "a key that the permissions do not name"
@@ -248,7 +248,7 @@ class Permissions:
         return any(rule.allow and verb in rule.verbs and rule.concerns(identity, verb) for rule in self.rules)
 
     def next_expiry(self, now: datetime) -> datetime:
-        """The time at which the next identity expires, or all of it does."""
+        """Return the time at which the next identity expires, or all of it does."""
         return min([each.expires for each in self.identities.values() if each.expires > now] + [self.expires])
 
     def may_somewhere(self, identity: Identity, verb: str, prefix: str = "") -> bool:
@@ -327,7 +327,7 @@ class Decisions:
         return self.scopes(who, verbs, prefix) == ((prefix, False),)
 
     def why_not(self, who: str, verb: str, topic: str) -> str:
-        """The reason why somebody may not, for people."""
+        """Return the reason why somebody may not, for people."""
         for name in who.split(AND):
             found = self.permissions.decide(name, verb, topic, self._now)
             if not found.allowed:

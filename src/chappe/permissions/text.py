@@ -213,7 +213,7 @@ def check_name(name: str, what: str = "an identity") -> str:
 
 
 def with_identity(text: str, identity: Identity) -> str:
-    """The text with a further identity, at its end; all else stays as it is."""
+    """Return the text with a further identity, at its end; all else stays as it is."""
     lines = [
         "",
         f"[identities.{quoted(identity.name)}]",
@@ -229,7 +229,7 @@ def with_identity(text: str, identity: Identity) -> str:
 
 
 def with_group(text: str, group: Group) -> str:
-    """The text with a further group, at its end; all else stays as it is."""
+    """Return the text with a further group, at its end; all else stays as it is."""
     lines = ["", "[[sealed]]", f"group = {quoted(group.name, bare=False)}", _listed("topics", group.topics)]
     lines += [_listed(key, sorted(some)) for key, some in (("roles", group.roles), ("names", group.names)) if some]
     return text.rstrip("\n") + "\n" + "\n".join([*lines, ""])
@@ -240,7 +240,7 @@ def _listed(key: str, texts: Iterable[str]) -> str:
 
 
 def with_line(text: str, name: str, key: str, value: datetime | bytes) -> str:
-    """The text in which the identity has ``key = value``, in place of another one."""
+    """Return the text in which the identity has ``key = value``, in place of another one."""
     written = f'"{b64encode(value).decode()}"' if isinstance(value, bytes) else moment(value)
     found, _ = _lines(text)
     lines = text.split("\n")
@@ -256,7 +256,7 @@ def with_line(text: str, name: str, key: str, value: datetime | bytes) -> str:
 
 
 def reissued(text: str, version: int, issued: datetime) -> str:
-    """The text with this version and beginning. Raises ConfigError if it has no lines for them."""
+    """Return the text with this version and beginning. Raises ConfigError if it has no lines for them."""
     text, versions = _VERSION.subn(rf"\g<1>{version}", text, count=1)
     text, issues = _ISSUED.subn(rf"\g<1>{moment(issued)}", text, count=1)
     if not versions or not issues:
@@ -317,7 +317,7 @@ def _group(each: _GroupSection) -> Group:
 
 
 def _lines(text: str) -> tuple[dict[str, int], list[int]]:
-    """The numbers of the lines on which identities and rules begin, counted from 1."""
+    """Return the numbers of the lines on which identities and rules begin, counted from 1."""
     identities: dict[str, int] = {}
     rules = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -380,7 +380,7 @@ class InForce:
     """
 
     def __init__(self, raw: bytes, check: Check) -> None:
-        """Raises ConfigError: the authority has not signed ``raw`` so, or it is too large or malformed."""
+        """Raise ConfigError if the authority has not signed ``raw`` so, or it is too large or malformed."""
         self.permissions: Permissions = verified(raw, check)
         self.raw = raw
         self.changes = 0
@@ -399,7 +399,7 @@ class InForce:
         return found
 
     def offer(self, raw: bytes) -> bool:
-        """Take a file that somebody hands on, if the authority has signed it and it is newer; returns whether it is.
+        """Take a file that somebody hands on, if the authority has signed it and it is newer; return True if so.
 
         Before the signature nothing of it is parsed.
 

@@ -42,7 +42,7 @@ NAMED_MAX: Final = 10  # ranges in one error
 
 
 def offsets_at(view: StoresView, timestamp: int, keys: Iterable[Key], *, exact: bool = True) -> dict[Key, int]:
-    """Each partition's offset of its first record at or after ``timestamp`` (microseconds), or its end.
+    """Return each partition's offset of its first record at or after ``timestamp`` (microseconds), or its end.
 
     Args:
         view: What the stores have; refreshed before.
@@ -68,7 +68,7 @@ def offsets_at(view: StoresView, timestamp: int, keys: Iterable[Key], *, exact: 
 
 
 def _seek(view: StoresView, timestamp: int, keys: list[Key]) -> dict[Key, tuple[int, str]]:
-    """The smallest offset that a store names for each partition, and that store."""
+    """Return the smallest offset that a store names for each partition, and that store."""
     found = {key: (view.known[key].next, "") for key in keys}
     for endpoint in view.endpoints:
         client = view.client(endpoint)
@@ -90,7 +90,7 @@ def _seek(view: StoresView, timestamp: int, keys: list[Key]) -> dict[Key, tuple[
 
 
 def _within(view: StoresView, endpoint: str, key: Key, offset: int, timestamp: int) -> int:
-    """The offset of the first record at or after ``timestamp`` in the batch that has ``offset``."""
+    """Return the offset of the first record at or after ``timestamp`` in the batch that has ``offset``."""
     batch = batch_at(view, [endpoint], key, offset)
     if batch is None:  # then the whole batch is taken
         return offset
@@ -99,7 +99,7 @@ def _within(view: StoresView, endpoint: str, key: Key, offset: int, timestamp: i
 
 
 def batch_at(view: StoresView, endpoints: Iterable[str], key: Key, offset: int) -> Batch | None:
-    """The batch that has an offset, from the first of the stores that gives it; None without one."""
+    """Return the batch that has an offset, from the first of the stores that gives it; None without one."""
     for endpoint in endpoints:
         client = view.client(endpoint)
         if client is None:
@@ -148,7 +148,7 @@ class TopicRead(Manner):
 
 
 def bounded(wanted: TopicRead, view: StoresView, fits: Callable[[str, str], bool] | None = None) -> list[Range]:
-    """The ranges of a read that begins and ends with what the stores have now.
+    """Return the ranges of a read that begins and ends with what the stores have now.
 
     Args:
         wanted: The read.
@@ -181,7 +181,7 @@ def bounded(wanted: TopicRead, view: StoresView, fits: Callable[[str, str], bool
 
 
 def check_ends(wanted: Mapping[Key, int], known: Mapping[Key, KnownPartition], option: str) -> None:
-    """Raises OffsetOutOfRange for an offset behind the end of its partition."""
+    """Raise OffsetOutOfRange for an offset behind the end of its partition."""
     for key, n in wanted.items():
         have = known.get(key)
         if n > (have.next if have else 0):
@@ -217,7 +217,7 @@ def without_lost(wanted: Sequence[Range], known: Mapping[Key, KnownPartition], f
 
 
 def _numbers(bound: Bound, view: StoresView, default: str) -> dict[Key, int]:
-    """A bound as numbers; partitions that it does not name get ``default``."""
+    """Return a bound as numbers; partitions that it does not name get ``default``."""
     if isinstance(bound, Moment):
         return offsets_at(view, bound.timestamp, view.known)
     given = flatten(bound) if isinstance(bound, dict) else {}
@@ -231,7 +231,7 @@ def _numbers(bound: Bound, view: StoresView, default: str) -> dict[Key, int]:
 
 
 def counts(view: StoresView, keys: Iterable[Key], edges: Sequence[int]) -> dict[Key, list[int]]:
-    """The numbers of each partition's records from each moment of ``edges`` up to the next one.
+    """Return the numbers of each partition's records from each moment of ``edges`` up to the next one.
 
     What is counted are offsets: records that nobody has any more count where those beside them lie. Where timestamps
     go back and forth, a record counts with those before it. Those of a batch that is sealed count at its beginning.
@@ -253,7 +253,7 @@ def counts(view: StoresView, keys: Iterable[Key], edges: Sequence[int]) -> dict[
 
 
 def _exact(view: StoresView, key: Key, offsets: Sequence[int], edges: Sequence[int]) -> list[int]:
-    """Offsets of batches made offsets of records; the latest batch is kept, in which the next moment may lie, too."""
+    """Turn offsets of batches into offsets of records; the latest batch is kept, as the next moment may lie in it."""
     exact = []
     batch: Batch | None = None
     stamps: Sequence[int] = ()

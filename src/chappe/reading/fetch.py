@@ -114,7 +114,7 @@ class ReadTask(Manner):
 
 
 def read_blocks(task: ReadTask) -> Iterator[tuple[int, int, list[Batch]]]:
-    """The task's records as stores keep them: start, end, and the batches that hold start <= offset < end.
+    """Yield the task's records as stores keep them: start, end, and the batches that hold start <= offset < end.
 
     Raises as ``read_task``, and needs no Arrow.
     """
@@ -123,7 +123,7 @@ def read_blocks(task: ReadTask) -> Iterator[tuple[int, int, list[Batch]]]:
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The records of the task's ranges, in order.
+    """Yield the records of the task's ranges, in order.
 
     Raises:
         OffsetOutOfRange: No store has some of them any more, and that is not to be tolerated.
@@ -151,7 +151,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
 
 
 def _runs(task: ReadTask, batches: list[Batch]) -> Iterator[tuple[list[Batch], bool]]:
-    """Neighbours that become Arrow batches together, and whether such a one is to stay by itself."""
+    """Yield neighbours that become Arrow batches together, and whether such a one is to stay by itself."""
     if not task.apart:
         yield batches, False
         return
@@ -170,7 +170,7 @@ def _bulky(columns: tuple[str, ...], batch: Batch) -> bool:
 
 
 def _in_time(task: ReadTask, start: int, end: int, batches: list[Batch]) -> Iterator[tuple[int, int, list[Batch]]]:
-    """The neighbouring batches of which anything may lie between the task's ``since`` and ``until``."""
+    """Yield the neighbouring batches of which anything may lie between the task's ``since`` and ``until``."""
     if task.since == TIME_MIN and task.until == TIME_MAX:
         yield start, end, batches
         return
@@ -238,7 +238,7 @@ class _Fetch:
     def _opened(
         self, wanted: Range, start: int, end: int, batches: list[Batch]
     ) -> Iterator[tuple[int, int, list[Batch]]]:
-        """Neighbours that can be read: all of them, as a rule."""
+        """Yield neighbours that can be read: all of them, as a rule."""
         run: list[Batch] = []
         for each in batches:
             if self._reader is None:
@@ -309,7 +309,7 @@ class _Fetch:
         return _Sent(client, client.send(self._request(wanted, offset)), offset)
 
     def _receive(self, sent: _Sent, wanted: Range, offset: int) -> tuple[list[Batch], int]:
-        """The batches of an answer, and where the next one will end, if it says so.
+        """Return the batches of an answer, and where the next one will end, if it says so.
 
         None for any reason: the slow path finds out what is the matter.
         """
@@ -390,7 +390,7 @@ class _Fetch:
         return end
 
     def _look_up(self, stores: list[str]) -> list[str]:
-        """Stores may have come back at another address."""
+        """Ask towers again: stores may have come back at another address."""
         if self._task.towers is None:
             return stores
         return list(dict.fromkeys([*discover(self._task.towers, self._task.security), *stores]))
@@ -401,7 +401,7 @@ def _rest(wanted: Range, offset: int) -> Range:
 
 
 def _batches(answer: ReadAnswer, raws: Sequence[bytes | memoryview], offset: int, end: int) -> list[Batch]:
-    """The batches that follow each other from ``offset`` on, before ``end``. Every one is checked.
+    """Return the batches that follow each other from ``offset`` on, before ``end``. Every one is checked.
 
     Raises ProtocolError.
     """

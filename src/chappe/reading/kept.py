@@ -17,7 +17,7 @@ MARK: Final = "chappe-sealed"  # the header
 
 
 def kept(batch: Batch, start: int, end: int) -> Batch:
-    """The records of a sealed batch at ``start`` <= n < ``end``."""
+    """Return the records of a sealed batch at ``start`` <= n < ``end``."""
     count = end - start
     values = [batch.slice(start, end), *[None] * (count - 1)]
     return Batch.parse(encode_batch(start, values, batch.timestamp_min, headers=[((MARK, b""),)] * count), check=False)
@@ -31,7 +31,7 @@ class Unsealing:
         self._now: dict[tuple[str, str], Batch] = {}
 
     def open(self, topic: str, partition: str, offset: int, raw: bytes | None) -> Batch | None:
-        """The batch of a marked row; None if it is plain all the same, as somebody may give his records such a header.
+        """Return the batch of a marked row; None if it is plain all the same, as any record may have such a header.
 
         Args:
             raw: The value there.

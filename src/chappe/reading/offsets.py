@@ -94,7 +94,7 @@ def flatten(offsets: Offsets) -> dict[Key, int]:
 
 
 def unflatten(flat: Mapping[Key, int]) -> Offsets:
-    """The inverse of ``flatten``, sorted."""
+    """Return the inverse of ``flatten``, sorted."""
     found: Offsets = {}
     for topic, partition in sorted(flat):
         found.setdefault(topic, {})[partition] = flat[topic, partition]
@@ -102,7 +102,7 @@ def unflatten(flat: Mapping[Key, int]) -> Offsets:
 
 
 def from_moment(timestamp: int) -> Offsets:
-    """The start at a moment, in microseconds since 1970."""
+    """Return the start at a moment, in microseconds since 1970."""
     return {SYMBOLS: {TIME: timestamp}}
 
 
@@ -164,7 +164,7 @@ def latest(
     bytes_max: int | None = None,
     keys: Iterable[Key] | None = None,
 ) -> Offsets:
-    """The end of a batch that begins at ``start``: every head, or as much as the limits allow, shared out.
+    """Return the end of a batch that begins at ``start``: every head, or as much as the limits allow, shared out.
 
     Never before ``start``: a store that is away for a while takes nothing back. ``bytes_max`` is kept to as far as the
     records of a partition are of one size; at least one record is read. ``keys`` are those that may have anything new,
@@ -222,7 +222,7 @@ def without_retired(start: Offsets, known: Mapping[Key, KnownPartition], keys: I
 def _rows_max(
     waiting: Mapping[Key, int], known: Mapping[Key, KnownPartition], rows_max: int | None, bytes_max: int | None
 ) -> int | None:
-    """Both limits as one: since rows are taken in proportion, a part of them is the same part of the bytes."""
+    """Return both limits as one: since rows are taken in proportion, a part of them is the same part of the bytes."""
     if bytes_max is None:
         return rows_max
     size = sum(rows * known[key].record_bytes for key, rows in waiting.items())
@@ -233,7 +233,7 @@ def _rows_max(
 
 
 def _share(waiting: Mapping[Key, int], rows_max: int | None) -> Mapping[Key, int]:
-    """Rows to take of each partition: in proportion to what waits there, the rest where most waits."""
+    """Return rows to take of each partition: in proportion to what waits there, the rest where most waits."""
     total = sum(waiting.values())
     if rows_max is None or total <= rows_max:
         return waiting

@@ -93,7 +93,7 @@ class Pattern:
         return {name for name, fits in zip(asked, found, strict=True) if fits}
 
     def _translated(self) -> str:
-        """The same for RE2. Finds ``beginning``, too."""
+        """Return the same for RE2. Finds ``beginning``, too."""
         any_case = self._text.startswith("(?i)")
         at = 4 if any_case else 0
         depth = 0
@@ -189,12 +189,12 @@ class Selection:
 
     @classmethod
     def of_topics(cls, names: Iterable[str]) -> Selection:
-        """``name``, or ``prefix*`` for all topics that start so. Raises UsageError."""
+        """Select ``name``, or ``prefix*`` for all topics that start so. Raises UsageError."""
         return cls(tuple(dict.fromkeys(map(Filter.parse, names))))
 
     @classmethod
     def of_pattern(cls, text: str) -> Selection:
-        """A regular expression that the whole name of a topic must match. Raises UsageError."""
+        """Select topics whose whole name matches a regular expression. Raises UsageError."""
         return cls((Filter.parse(compiled(text).beginning + "*"),), pattern=text)
 
     @classmethod
@@ -207,7 +207,7 @@ class Selection:
         return bool(self.topics_of([topic]))
 
     def topics_of(self, topics: Collection[str]) -> set[str]:
-        """The names in ``topics`` of which anything may be read."""
+        """Return the names in ``topics`` of which anything may be read."""
         if self.pattern is not None:
             return compiled(self.pattern).matching(topics)
         return {topic for topic in topics if any(each.matches(topic) for each in self.filters)}

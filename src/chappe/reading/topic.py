@@ -86,7 +86,7 @@ def read_batches(
     columns: Sequence[str] | None = None,
     security: LogSecurity = None,
 ) -> pa.RecordBatchReader:
-    """The same as Arrow record batches of a few MiB, read as they are asked for: for data larger than memory.
+    """Return the same as Arrow record batches of a few MiB, read as they are asked for: for data larger than memory.
 
     Arguments and errors are those of ``read_topic``; wrong arguments are found at once.
 
@@ -109,7 +109,7 @@ def _reader(
     *,
     apart: bool,
 ) -> tuple[tuple[str, ...], Iterator[pa.RecordBatch]]:
-    """The columns, and their batches; ``apart`` as of ``ReadTask``."""
+    """Return the columns, and their batches; ``apart`` as of ``ReadTask``."""
     wanted = reached(topic, tower, stores, security)
     ending = _bound(end, "end")
     if ending == EARLIEST:

@@ -44,7 +44,7 @@ class TopicSummary:
 
     @staticmethod
     def of(topic: str, partitions: Sequence[KnownPartition]) -> TopicSummary:
-        """The summary of some or all partitions of a topic, at least one."""
+        """Return the summary of some or all partitions of a topic, at least one."""
         kept = [each for each in partitions if each.next > each.first]
         return TopicSummary(
             topic,

@@ -95,7 +95,7 @@ class StoresView:
         self._most = max(self._most, len(self._stores))
 
     def client(self, endpoint: str) -> StoreClient | None:
-        """The connection to a store; None while it is away."""
+        """Return the connection to a store; None while it is away."""
         store = self._stores.get(endpoint)
         return None if store is None else store.client
 

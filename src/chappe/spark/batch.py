@@ -64,7 +64,7 @@ def tasks_of(
 
 
 def read_partition(partition: InputPartition, required: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """Called in the executors. Spark wants ``required`` columns to say that they are not nullable, and only these."""
+    """Read in the executors. Spark wants ``required`` columns to say that they are not nullable, and only these."""
     if not isinstance(partition, TopicPartition):  # Spark's stand-in for a batch without any partition
         return iter(())
     _settle()
@@ -82,7 +82,7 @@ def _said(batches: Iterator[pa.RecordBatch], required: frozenset[str]) -> Iterat
 
 
 def _while_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; a worker whose task Spark has ended meanwhile, because of a LIMIT, ends without a word.
+    """Yield the batches; a worker whose task Spark has ended meanwhile, because of a LIMIT, ends without a word.
 
     Spark closes the worker's socket, and what is written next fails. The worker is of no use then, and without this
     its last words would be the traceback of a BrokenPipeError. Spark looks for errors of its own before it closes.

@@ -135,7 +135,7 @@ class ChainStaging:
         self._under_way: deque[_UnderWay] = deque()
 
     def partitions(self, topic: str) -> int:
-        """The number of a topic's partitions; it is made with one if it is not there."""
+        """Return the number of a topic's partitions; it is made with one if it is not there."""
         found = self._partitions.get(topic)
         if found is None:
             if self._sealing is not None and self._sealing.seals(topic):
@@ -225,7 +225,7 @@ def _ask(place: ChainPlace, command: SinkCommand | Create) -> Answer:
 
 
 def _partitions(place: ChainPlace, topic: bytes) -> int:
-    """The number of a topic's partitions; it is made if it is not there."""
+    """Return the number of a topic's partitions; it is made if it is not there."""
     found = _layout(place, topic)
     if not found:
         answer = _ask(place, Create(topic, 1, os.urandom(SEED_BYTES)))
@@ -245,7 +245,7 @@ def _answered(answer: ChainAnswer, place: ChainPlace) -> Answer:
 
 
 def _decoded(raw: bytes, place: ChainPlace) -> Answer:
-    """An answer; what stands for an error is raised."""
+    """Return an answer; what stands for an error is raised."""
     try:
         answer = decode_answer(raw)
     except ProtocolError:

@@ -50,7 +50,7 @@ gateway.proc.wait()
 
 
 def archive_options(java: JavaFound) -> str:
-    """Java's options to use the archive, empty if there is none. A file that does not fit is ignored by Java."""
+    """Return Java's options to use the archive, empty if there is none. A file that does not fit is ignored by Java."""
     path = archive_path(java)
     if not path.exists():
         return ""
@@ -60,7 +60,7 @@ def archive_options(java: JavaFound) -> str:
 
 
 def archive_path(java: JavaFound) -> Path:
-    """The path of the archive of this Java and this PySpark; it fits no other."""
+    """Return the path of the archive of this Java and this PySpark; it fits no other."""
     spec = importlib.util.find_spec("pyspark")
     parts = [str(java.home), _build(java), version("pyspark"), str(spec and spec.origin)]
     return cache_dir() / "archive" / f"{short_hash(chr(10).join(parts))}.jsa"

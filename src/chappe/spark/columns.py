@@ -43,12 +43,12 @@ def schema_of(columns: tuple[str, ...]) -> t.StructType:
 
 
 def required(schema: t.StructType) -> frozenset[str]:
-    """The columns in which Spark expects no nulls: a table's catalogue may allow them where ``schema_of`` does not."""
+    """Return the columns without nulls for Spark; a table's catalogue may allow some where ``schema_of`` does not."""
     return frozenset(each.name for each in schema.fields if not each.nullable)
 
 
 def check_schema(given: t.StructType, columns: tuple[str, ...]) -> None:
-    """Raises UsageError if the user gave a schema of another shape."""
+    """Raise UsageError if the user gave a schema of another shape."""
     wanted = schema_of(columns)
     if given.simpleString() != wanted.simpleString():
         raise UsageError(
@@ -136,7 +136,7 @@ def _are_headers(kind: t.DataType) -> bool:
 
 
 def _refuse_others(places: dict[str, int], order: Sequence[str]) -> None:
-    """A column that would be left out in silence is more likely a mistake than a wish."""
+    """Refuse columns that would be left out in silence: they are more likely a mistake than a wish."""
     expected = {*WRITTEN, *PASSED_OVER, *(each.lower() for each in order)}
     for name in places:
         if name not in expected:

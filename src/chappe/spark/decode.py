@@ -38,7 +38,7 @@ def decode_json(
     column: str = "value",
     into: str | None = None,
 ) -> DataFrame:
-    """The JSON objects in a column as columns of their own, in its place, in batches and in streams.
+    """Return the JSON objects in a column as columns of their own, in its place, in batches and in streams.
 
     Fields are told apart by upper and lower case where the session's names are (``spark.sql.caseSensitive``). Of a
     field that an object has twice the last one counts.
@@ -119,7 +119,7 @@ def _refuse(names: set[str], df: DataFrame, column: str) -> None:
 
 
 def parsed(df: DataFrame, schema: t.StructType | str) -> t.StructType:
-    """A schema of fields, however it was given."""
+    """Return a schema of fields, however it was given."""
     return schema if isinstance(schema, t.StructType) else df.sparkSession.createDataFrame([], schema).schema
 
 
@@ -135,7 +135,7 @@ def sampled(df: DataFrame, sample: DataFrame | int, caller: str) -> DataFrame:
 
 
 def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> t.StructType:
-    """The fields of all objects in a sample, with types that fit all of them."""
+    """Return the fields of all objects in a sample, with types that fit all of them."""
     source = sampled(df, sample, "decode_json")
     rows = [row[0] for row in source.select(_text(column)).collect()]
     objects = [found for found in map(_object, rows) if found is not None]
@@ -299,7 +299,7 @@ def _decoded(
 
 
 def _rows(index: int, raw: bytes | None, convert: Convert, event: str | None) -> Iterator[tuple[Any, ...]]:
-    """The rows of a record: its number, and the new columns from ``event`` on."""
+    """Yield the rows of a record: its number, and the new columns from ``event`` on."""
     if raw is None:
         yield index, None, None, None, None, None
         return
@@ -329,7 +329,7 @@ def _messages(raw: bytes) -> list[zeek.Message | Value]:
 
 
 def _taken_apart(message: zeek.Message | Value) -> tuple[str | None, tuple[Value, ...], zeek.Metadata]:
-    """Name, arguments and metadata. Raises InvalidData."""
+    """Return name, arguments and metadata. Raises InvalidData."""
     if type(message) is zeek.Event:
         return message.name, message.args, message.metadata
     value: Any = message.to_value() if isinstance(message, zeek.OTHERS) else message
@@ -337,7 +337,7 @@ def _taken_apart(message: zeek.Message | Value) -> tuple[str | None, tuple[Value
 
 
 def _of_metadata(metadata: zeek.Metadata) -> tuple[int | None, list[tuple[int, str]] | None]:
-    """The network time in microseconds, and the rest. Raises InvalidData."""
+    """Return the network time in microseconds, and the rest. Raises InvalidData."""
     if not metadata:
         return None, None
     time: int | None = None
@@ -353,7 +353,7 @@ def _of_metadata(metadata: zeek.Metadata) -> tuple[int | None, list[tuple[int, s
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Bytes as text, quickly where they are UTF-8."""
+    """Return bytes as text, quickly where they are UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

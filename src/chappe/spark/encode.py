@@ -111,7 +111,7 @@ class RowEncoder:
 
 
 def _apart(rows: pa.RecordBatch, codes: NDArray[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each code that is there, in their order. Copies: the few that wait must not keep all the others."""
+    """Yield copies of the rows of each code, in order: the few that wait must not keep all the others."""
     ends = np.cumsum(np.bincount(codes))[:-1]
     for number, chosen in enumerate(np.split(np.argsort(codes, kind="stable"), ends)):
         if len(chosen):
@@ -130,7 +130,7 @@ def _by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[
 
 
 def sort_rows(batches: Iterable[pa.RecordBatch], order: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """All rows, sorted by some columns, nulls first; equal ones keep their order. Holds them in memory."""
+    """Yield all rows, sorted by some columns, nulls first; equal ones keep their order. Holds them in memory."""
     held = list(batches)
     if not held:
         return

@@ -66,7 +66,7 @@ class Unfit(Exception):
 
 
 def compiled(wanted: t.DataType) -> tuple[pa.DataType, Convert]:
-    """The Arrow type of a Spark type, and what makes of a value the Python object that Arrow takes for it.
+    """Return the Arrow type of a Spark type, and what makes of a value the Python object that Arrow takes for it.
 
     The latter raises Unfit. Raises UsageError for a type that no value can have.
     """
@@ -282,7 +282,7 @@ class _Container:
 
 
 def inferred(samples: Iterable[tuple[Value, ...]]) -> t.StructType:
-    """The fields ``_1``, ``_2``, ... that the elements of all samples fit into."""
+    """Return the fields ``_1``, ``_2``, ... that the elements of all samples fit into."""
     whole = _common(map(_node, samples))
     return _by_position(whole.nodes if isinstance(whole, _Container) else ())
 

@@ -37,7 +37,7 @@ class Filters:
 
     @classmethod
     def parse(cls, text: str) -> Filters | None:
-        """The inverse of ``as_text``; None for any other text."""
+        """Return the inverse of ``as_text``; None for any other text."""
         try:
             given: dict[str, Any] = json.loads(text)
             for name, value in given.items():

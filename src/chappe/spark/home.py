@@ -149,7 +149,7 @@ def settle(
 
 
 def _chosen(stores: SinkStores, answers: dict[str, SinkAnswer], sink: Sink, batch: int) -> str | ChappeError:
-    """The endpoint of the home, or what is in the way."""
+    """Return the endpoint of the home, or what is in the way."""
     named = _named(answers.values())
     ids = {answer.store_id: endpoint for endpoint, answer in answers.items()}
     away = [endpoint for endpoint in stores.endpoints if endpoint not in answers]
@@ -174,7 +174,7 @@ def _chosen(stores: SinkStores, answers: dict[str, SinkAnswer], sink: Sink, batc
 
 
 def _named(answers: Iterable[SinkAnswer]) -> set[str]:
-    """The stores that may be the home: one that has commits, else all that are named and do not name another."""
+    """Return the stores that may be the home: one that has commits, else all that are named and do not name another."""
     own = {answer.store_id: answer for answer in answers}
     named = {answer.home for answer in own.values() if answer.home}
     agreed = {home for home in named if home not in own or own[home].home == home}
@@ -182,7 +182,7 @@ def _named(answers: Iterable[SinkAnswer]) -> set[str]:
 
 
 def _preferred(sink: str, store_ids: Iterable[str]) -> str:
-    """The same one for everybody who knows the same stores, and others for other sinks (rendezvous hashing)."""
+    """Return the same one for everybody who knows the same stores, and others for other sinks (rendezvous hashing)."""
     return max(store_ids, key=lambda store_id: hashlib.sha256(f"{sink}\0{store_id}".encode()).digest())
 
 
@@ -202,7 +202,7 @@ def _attach(endpoint: str, answers: dict[str, SinkAnswer], sink: Sink, security:
 
 
 def found_again(stores: SinkStores, home: Home, sink: str) -> Home:
-    """The home, once it answers, wherever it is now.
+    """Return the home, once it answers, wherever it is now.
 
     Raises:
         TimedOut: It does not for ``patience_s``. Trying again later is safe.
@@ -239,7 +239,7 @@ class Origin:
 
 
 def origins_of(options: Mapping[str, str], topic: str | None) -> tuple[Origin, ...]:
-    """The origins of the query that Spark gave these options."""
+    """Return the origins of the query that Spark gave these options."""
     given = {name.lower(): value for name, value in options.items()}
     found = []
     place = given.get("checkpointlocation")
@@ -280,7 +280,7 @@ def refuse_older(home: Home, batch: int) -> None:
 
 
 def repetition(origin: Origin, query: str, batches: str) -> UsageError:
-    """The reason to refuse a query that begins anew, if another of the same origin has written so much."""
+    """Return the reason to refuse a query that begins anew, if another of the same origin has written so much."""
     return UsageError(
         f"a query of the same {origin.text} has written {batches} here, and this one begins anew, as if "
         f"its checkpoint were gone: bring it back, or set `writeAgain` to {query} to write all rows again"

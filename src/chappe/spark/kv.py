@@ -102,8 +102,9 @@ def read_store(
 def read_store_topic(
     spark: SparkSession, topic: str, schema: str | t.StructType | None = None, **source_options: Any
 ) -> DataFrame:
-    """The store that a topic holds: the columns key, value, expiry, version, and ``_corrupt``, which says why key or
-    value is null in a row that does not fit.
+    """Return the store that a topic holds: the columns key, value, expiry, version, and ``_corrupt``.
+
+    ``_corrupt`` says why key or value is null in a row that does not fit.
 
     The topic is one that ``DataStoreToTopic`` writes; among records of a key the latest counts, as in
     ``read_table``, and what has expired is left out. Keys and values of records from elsewhere are strings.
@@ -267,7 +268,7 @@ class _RowConverter:
         self._plain = rest == [VALUE]
 
     def of(self, df: DataFrame) -> Iterator[tuple[Any, Any, bool]]:
-        """Key, value, and whether it is to be erased."""
+        """Yield key, value, and whether it is to be erased."""
         for batch in df.toArrow().to_batches(WRITTEN_ROWS):
             for row in batch.to_pylist():
                 key = tuple([convert(row[name]) for name, convert in self._key])

@@ -39,7 +39,7 @@ _LEAST: Final = "offset"  # a query that counts needs none: this one costs the l
 
 
 def narrowed(df: DataFrame) -> DataFrame:
-    """The same rows, for which topics are asked only for the columns that ``df`` needs.
+    """Return the same rows, for which topics are asked only for the columns that ``df`` needs.
 
     In a batch they are also asked only for records that its filters on topic, partition, offset and timestamp leave.
 
@@ -83,7 +83,7 @@ def _ids(attributes: _Java) -> frozenset[int]:
 
 
 def _relations(plan: _Java) -> list[frozenset[int]]:
-    """The columns of each relation in a plan, by the numbers that Spark has for them."""
+    """Return the columns of each relation in a plan, by the numbers that Spark has for them."""
     if _kind(plan) in _RELATIONS:
         return [_ids(plan.output())]
     return [found for each in _each(plan.children()) for found in _relations(each)]
@@ -193,7 +193,7 @@ class _Narrowing:
         self._filters = filters
 
     def of(self, plan: _Java) -> _Java:
-        """The plan over narrower relations; the very same where there are none."""
+        """Return the plan over narrower relations; the very same where there are none."""
         if self._needed is None:
             return plan
         if _kind(plan) in _RELATIONS:

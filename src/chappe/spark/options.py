@@ -139,7 +139,7 @@ def refuse_unknown(options: Mapping[str, str], names: Sequence[str], elsewhere: 
 
 
 def place_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
-    """The endpoints that ``stores`` names, or else what ``towers`` says. Raises UsageError."""
+    """Return the endpoints that ``stores`` names, or else what ``towers`` says. Raises UsageError."""
     stores, towers = _words(options.get("stores")), options.get("towers")
     for each in stores:
         host, _, port = each.removeprefix("tcp://").partition("#")[0].rpartition(":")
@@ -151,7 +151,7 @@ def place_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def identity_of(options: Mapping[str, str]) -> LogSecurity:
-    """The identity that ``identity`` names, by a place that driver and executors have; its key stays there.
+    """Return the identity that ``identity`` names, by a place that driver and executors have; its key stays there.
 
     Raises UsageError.
     """
@@ -277,7 +277,7 @@ def positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 def whole_number(text: str) -> int | None:
-    """The number below 2**63 that a text of decimal digits is; None for any other text."""
+    """Return the number below 2**63 that a text of decimal digits is; None for any other text."""
     text = text.strip()
     if not text.isdecimal() or len(text) > _DIGITS_MAX:  # Python refuses to convert thousands of digits
         return None
@@ -366,7 +366,7 @@ class SinkOptions:
 
 
 def _chain(options: Mapping[str, str]) -> str | None:
-    """The file of a chain, by a place that driver and executors have. Raises UsageError."""
+    """Return the file of a chain, by a place that driver and executors have. Raises UsageError."""
     path = options.get("chain")
     if path is None:
         return None

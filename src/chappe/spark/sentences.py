@@ -50,7 +50,7 @@ _GONE: Final = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
 def sentence(error: BaseException | str) -> str:
-    """The one line that tells what is wrong."""
+    """Return the one line that tells what is wrong."""
     text = str(error).strip()
     ours = _OURS.findall(text)
     if ours:
@@ -89,13 +89,13 @@ def untraced() -> Iterator[None]:
 
 
 def line_in_sql(error: BaseException | str) -> int:
-    """The line of the SQL that Spark complains about, from 1; 1 if it names none."""
+    """Return the line of the SQL that Spark complains about, from 1; 1 if it names none."""
     match = _LINE.search(str(error))
     return int(match[1]) if match else 1
 
 
 def failure(error: BaseException | str, query: str, checkpoint: str) -> str:
-    """The reason why a streaming query ended, and a remedy where one can be told."""
+    """Return the reason why a streaming query ended, and a remedy where one can be told."""
     text = str(error)
     if _IN_USE.search(text):
         return f"query {query}: another query uses its checkpoint {checkpoint}; stop that one, or give this one its own"
@@ -130,7 +130,7 @@ def forward(source: Iterable[bytes], said: deque[bytes]) -> None:
 
 
 def worth_saying(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """All lines, except what Java always says and the tracebacks of workers whose task was ended early."""
+    """Yield all lines, except what Java always says and the tracebacks of workers whose task was ended early."""
     held: list[bytes] = []  # tracebacks that have not ended; those of several workers may be mixed
     after = False  # such a traceback, which an empty line may follow
     for line in lines:

@@ -117,7 +117,7 @@ def spark_session(
 
 
 def _submitted(app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    """A session in the Java that spark-submit has started for this process."""
+    """Return a session in the Java that spark-submit has started for this process."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -158,7 +158,7 @@ def _everywhere(session: SparkSession) -> SparkSession:
 
 
 def _connect(app_name: str, url: str, conf: Mapping[str, str]) -> SparkSession:
-    """A session at a Spark Connect server, which must have chappe installed."""
+    """Return a session at a Spark Connect server, which must have chappe installed."""
     for package in ("pyspark", "grpc", "google.rpc"):
         if not _installed(package):
             raise SparkUnavailable(f"Spark Connect needs packages that are not installed; {INSTALL_CONNECT}")
@@ -249,7 +249,7 @@ def _launch(conf: object, apart: bool) -> None:
 
 
 def check_master(text: str) -> str:
-    """The same text if it can be where Spark runs; raises UsageError."""
+    """Return the same text if it can be where Spark runs; raises UsageError."""
     if not _MASTERS.fullmatch(text):
         raise UsageError(
             f"{text[:200]!r} is not where Spark runs: local[*] (here), spark://HOST:PORT, yarn, k8s://HOST, "
@@ -277,7 +277,7 @@ def await_master(master: str) -> None:
 
 
 def connect(host: str, port: int) -> str:
-    """The reason why nothing can be reached there; empty if something can."""
+    """Return the reason why nothing can be reached there; empty if something can."""
     try:
         socket.create_connection((host, port), ANSWER_S).close()
     except (OSError, OverflowError, UnicodeError) as error:
@@ -286,7 +286,7 @@ def connect(host: str, port: int) -> str:
 
 
 def worker_python(master: str) -> str:
-    """This Python, or for a session on this machine a script that takes PySpark's zips out of the path first.
+    """Return this Python, or for a session on this machine a script that takes PySpark's zips out of the path first.
 
     Spark puts its own sources before the installed ones, packed in a zip, and Python compiles what comes from a zip
     anew in each process: 0.7 s of processor time whenever a query starts, or the first worker of a kind.

@@ -220,7 +220,7 @@ class Staging:
         self.topics[piece.topic] = None
 
     def _sealed(self, sealing: Sealing, piece: EncodedPiece) -> bytes:
-        """The piece as it is staged. Each attempt is a life of its own, so nothing is sealed twice with one key."""
+        """Return the piece as it is staged. Each attempt is a life of its own: nothing is sealed twice with one key."""
         batch, task, _ = self._place
         if not (0 <= batch < 1 << BATCH_BITS and task < 1 << TASK_BITS and self.pieces < 1 << PIECE_BITS):
             raise UsageError(f"batch {batch}, task {task}, piece {self.pieces} is beyond what can be sealed")
@@ -339,7 +339,7 @@ def _await_copies(stores: SinkStores, home: Home, sink: str, topics: Iterable[st
 
 
 def _heads(endpoint: str, partitions: Iterable[tuple[str, str]], security: LogSecurity) -> dict[tuple[str, str], int]:
-    """The end of each partition in a store: asked for offsets behind every end, it only tells the end."""
+    """Return the end of each partition in a store: asked for offsets behind every end, it only tells the end."""
     client = client_of(endpoint, security)
     return {(topic, name): client.read(topic, name, _BEHIND_ALL, 1)[0].next for topic, name in partitions}
 

@@ -59,7 +59,7 @@ def is_creation(options: Mapping[str, str]) -> bool:
 
 
 def created(options: Mapping[str, str]) -> StructType:
-    """The columns of a new table, which carry its options. Raises UsageError."""
+    """Return the columns of a new table, which carry its options. Raises UsageError."""
     given = {name[len(_OPTION) :].lower(): value for name, value in options.items() if name.startswith(_OPTION)}
     for name in _ONE_WRITE:
         if name.lower() in given:
@@ -77,7 +77,7 @@ def created(options: Mapping[str, str]) -> StructType:
 
 
 def reading_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options of a table, and those of ``WITH``, which win; ``given`` if it is not a table. Raises UsageError."""
+    """Return the options of a table and of ``WITH``, which wins; ``given`` if it is not a table. Raises UsageError."""
     kept = _kept(schema)
     if kept is not None:
         return _for_reading(_joined(kept, given))
@@ -165,7 +165,7 @@ class ChappeDataSource(ds.DataSource):
 
     @untraced()
     def schema(self) -> StructType:
-        """The columns that are wanted; of a table that is created, see ``created``."""
+        """Return the columns that are wanted; of a table that is created, see ``created``."""
         if is_creation(self.options):
             return created(self.options)
         return schema_of(Options.parse(self.options).reading.columns)

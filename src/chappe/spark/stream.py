@@ -66,7 +66,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return places.FROM_LATEST if starting == LATEST else {}
 
     def getDefaultReadLimit(self) -> ds.ReadLimit:
-        """One of the limits, so that Spark knows of any; ``latestOffset`` keeps to both."""
+        """Return one of the limits, so that Spark knows of any; ``latestOffset`` keeps to both."""
         if self._options.max_records is not None:
             return ds.ReadMaxRows(self._options.max_records)
         if self._options.max_bytes is not None:
@@ -81,7 +81,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
 
     @untraced()
     def latestOffset(self, start: Offsets, limit: ds.ReadLimit) -> Offsets:
-        """The end of the next batch.
+        """Return the end of the next batch.
 
         Raises:
             StorageFormat: The checkpoint is a newer chappe's.
@@ -124,7 +124,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return sum(map(len, there)) < least
 
     def reportLatestOffset(self) -> Offsets | None:
-        """The heads, for the lag in the query's progress, and per topic about how many bytes no batch has yet."""
+        """Return the heads, for the lag in the query's progress, and about the bytes of each topic in no batch yet."""
         if self._view is None:
             return None
         known = self._view.known
@@ -153,7 +153,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return read_partition(partition, self._required)
 
     def commit(self, end: Offsets) -> None:
-        """Nothing to do: the checkpoint is the only place where the query's position is kept."""
+        """Do nothing: the checkpoint is the only place where the query's position is kept."""
 
     def stop(self) -> None:
         if self._view is not None:
@@ -170,7 +170,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return self._view
 
     def _say_what_is_missing(self, view: StoresView) -> None:
-        """A topic that is not there yet is waited for; but who has misspelt it should know."""
+        """Warn of topics that are not there: they are waited for, but may be misspelt."""
         missing = self._options.reading.selection.missing({topic for topic, _ in view.known})
         if missing is not None and missing != self._missing:
             logger.warning("no store at %s has a topic %s yet; waiting for it", ", ".join(view.endpoints), missing)

@@ -46,7 +46,7 @@ def read_table(
     key: str | Sequence[str] = (),
     **source_options: Any,
 ) -> DataFrame:
-    """The table that a topic holds now.
+    """Return the table that a topic holds now.
 
     Without ``schema`` its columns are key and value, binary, and the timestamp of the latest record. With one they are
     the schema's: values are JSON objects, as ``table_rows`` makes them; a value that does not parse gives nulls.
@@ -77,7 +77,7 @@ def read_table(
 
 
 def latest(spark: SparkSession, topic: str, source_options: Mapping[str, Any], *others: str) -> DataFrame:
-    """The latest record of each key: key, value, timestamp and ``others``; none without a key, or a value no more."""
+    """Return the latest record of each key that is not deleted: key, value, timestamp and ``others``."""
     options = {name: str(value) for name, value in source_options.items()}
     options |= {"subscribe": topic, "columns": ",".join((*PLACE, KEY, VALUE, *others))}
     rows = spark.read.format("chappe").options(**options).load()
@@ -87,7 +87,7 @@ def latest(spark: SparkSession, topic: str, source_options: Mapping[str, Any], *
 
 
 def table_rows(df: DataFrame, key: str | Sequence[str], delete: str | Column | None = None) -> DataFrame:
-    """Rows as records of a table: the columns key and value, as ``format("chappe")`` writes them.
+    """Return rows as records of a table: the columns key and value, as ``format("chappe")`` writes them.
 
     One key column that is a string or binary is the key as it is; several, or one of another type, become a
     JSON object. The other columns become a JSON object, the value.

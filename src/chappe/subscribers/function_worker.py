@@ -101,7 +101,7 @@ def _tell(out: int, kind: bytes, body: bytes) -> None:
 
 
 def _frame(read: Callable[[int], bytes]) -> bytes | None:
-    """The next one; None: there is none, or not all of it."""
+    """Return the next one; None: there is none, or not all of it."""
     head = read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

@@ -120,7 +120,7 @@ class _ReaderProcess:
         self.process.terminate()
 
     def close(self) -> int:
-        """End it now; returns its exit code."""
+        """End it now; return its exit code."""
         assert self.process is not None
         self.stop()
         self.process.kill()
@@ -266,7 +266,7 @@ class Readers:
 
 
 def _share(cpus: Sequence[int], number: int, count: int) -> list[int] | None:
-    """The processors of one of ``count`` readers, its own first; those that are left are for workers."""
+    """Return the processors of one of ``count`` readers, its own first; those that are left are for workers."""
     if not cpus:
         return None
     return [cpus[number % len(cpus)], *(cpus[count:][number::count] or cpus[count:] or cpus)]

@@ -212,7 +212,7 @@ class ShardedConsumer(Closeable):
             logger.warning("%s", error)
 
     def progress(self) -> Progress:
-        """The progress; of several readers, the sum of their reports."""
+        """Return the progress; of several readers, the sum of their reports."""
         if self._readers is not None:
             return Progress(**self._readers.progress())
         shares, workers = self._shares, self._workers
@@ -220,7 +220,7 @@ class ShardedConsumer(Closeable):
         return Progress(shares.read, shares.done_, shares.again, replaced)
 
     def workers(self) -> list[int | None]:
-        """The ids of the workers' processes; None for one that was not needed yet. Of several readers: of these."""
+        """Return the ids of the workers' processes, or of the readers', if several; None for one not needed yet."""
         if self._readers is not None:
             return self._readers.ids
         workers = self._workers
@@ -332,7 +332,7 @@ class ShardedConsumer(Closeable):
             yield step if isinstance(step, ConsumedBatch) else None
 
     def _end(self, consumer: Consumer, workers: Workers, failed: bool) -> None:
-        """Nothing more is sent: wait for what was, and commit what is done."""
+        """Send nothing more; wait for what was sent, and commit what is done."""
         until = time.monotonic() + LAST_S
         try:
             while self._shares.sent and time.monotonic() < until and not self._hurried:
@@ -368,7 +368,7 @@ def _wait_for(ended: Future[Progress]) -> None:
 
 
 def _records(batch: ConsumedBatch) -> Iterator[Record]:
-    """The records of a batch; of one whose headers cannot be read, they are left out."""
+    """Return the records of a batch; of one whose headers cannot be read, they are left out."""
     try:
         return iter(batch)
     except ProtocolError as error:

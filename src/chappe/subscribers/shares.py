@@ -65,7 +65,7 @@ class _Share:
     since: float | None = None  # ... since then; None: it had nothing to do, and this begins when more is done
 
     def measure(self, count: int, now: float) -> None:
-        """So many more are done: it tells how much the worker should have before it."""
+        """Note that so many more are done: it tells how much the worker should have before it."""
         if self.since is None:
             self.counted, self.since = 0, now
             return
@@ -154,7 +154,7 @@ class Shares:
         return Portion(list(taken.records), taken.size, taken.careful)
 
     def done(self, number: int, count: int, now: float) -> bool:
-        """The worker of a share has done so many more; False, and nothing is, if it has not been sent as many."""
+        """Note that the worker of a share has done so many more; return False if it was not sent as many."""
         share = self._shares[number]
         if not 0 <= count <= share.records:
             return False
@@ -178,7 +178,7 @@ class Shares:
         return True
 
     def lost(self, number: int) -> int:
-        """The worker of a share has ended: what it was sent waits again.
+        """Note that the worker of a share has ended: what it was sent waits again.
 
         Returns how many workers in a row have ended with the same first record not done; 0: it had nothing to do.
         """
@@ -223,7 +223,7 @@ class Shares:
 
 
 def split(records: Iterable[Record], workers: int, by: By) -> dict[int, list[Record]]:
-    """The records of one batch by share.
+    """Return the records of one batch by share.
 
     By key, those without one go by topic and partition, whose order is kept so; by topic all of a topic go to one.
     """
@@ -246,7 +246,7 @@ def split(records: Iterable[Record], workers: int, by: By) -> dict[int, list[Rec
 
 
 def stream_of(topic: str, key: bytes | str, streams: int) -> str:
-    """The one of ``TOPIC.0``, ``TOPIC.1`` and so on to which a producer sends a key, of so many.
+    """Return the one of ``TOPIC.0``, ``TOPIC.1`` and so on to which a producer sends a key, of so many.
 
     Streams of one topic can be read by as many readers; a key is always in the same one.
     """

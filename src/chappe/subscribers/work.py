@@ -88,7 +88,7 @@ class Ear(Protocol):
     ready: bool
 
     def hear(self, data: bytes) -> int:
-        """The number of further records that are done. Raises Misbehaved, also with the exception of a function."""
+        """Return the number of further records done. Raises Misbehaved, also with the exception of a function."""
 
 
 class Work(Protocol):
@@ -278,7 +278,7 @@ def find(module: str, name: str, main: str | None) -> Any:
 
 
 def _main_module(file: str) -> ModuleType:
-    """The program that was started, as a module: what stands behind ``if __name__ == "__main__"`` is not run."""
+    """Return the program that was started, as a module: what stands behind ``if __name__ == "__main__"`` is not run."""
     spec = importlib.util.spec_from_file_location(MAIN, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")

@@ -101,7 +101,7 @@ class _Worker:
             self._left.clear()
 
     def hear(self) -> int:
-        """The number of further records that are done; sets ``ended`` at the end. Raises Misbehaved."""
+        """Return the number of further records that are done; sets ``ended`` at the end. Raises Misbehaved."""
         try:
             data = os.read(self.out, READ_BYTES)
         except BlockingIOError:
@@ -124,7 +124,7 @@ class _Worker:
         self.process.wait()
 
     def close_input(self) -> None:
-        """Nothing more comes: it is to end."""
+        """Tell it that nothing more comes: it is to end."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
@@ -275,7 +275,7 @@ class Workers:
             self._over(worker, worker.ended)
 
     def _over(self, worker: _Worker, why: str, *, hopeless: bool = False) -> None:
-        """A worker has ended, or has to."""
+        """Account for a worker that has ended, or has to."""
         number = worker.number
         self._workers[number] = None
         for each in (worker.out, worker.into):

@@ -117,7 +117,7 @@ class TaskFailures:
 
 
 def listening(host: str, port: int, otherwise: str = "choose another port") -> socket.socket:
-    """A socket to serve at, ``*`` for all interfaces; port 0 takes any that is free.
+    """Return a socket to serve at, ``*`` for all interfaces; port 0 takes any that is free.
 
     Raises:
         AddressInUse: Somebody listens there; the text says to stop that program, or ``otherwise``.

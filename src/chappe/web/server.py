@@ -64,7 +64,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def check_origins(origins: Iterable[str]) -> frozenset[str]:
-    """Origins that a user named, in the form that browsers send; raises UsageError."""
+    """Return origins that a user named, in the form that browsers send; raises UsageError."""
     return frozenset([_normal(each) for each in origins])
 
 
@@ -119,7 +119,7 @@ class Room:
             each.look(now)
 
     def enter(self, guest: Guest, host: str) -> bool:
-        """Add a client; returns False if there is no room for it."""
+        """Add a client; return False if there is no room for it."""
         if len(self) >= WEBSOCKET_CLIENTS_MAX:
             loser = self._loser(host)
             if loser is None:
@@ -134,7 +134,7 @@ class Room:
             self._speaking[guest] = self._silent.pop(guest)
 
     def leave(self, guest: Guest) -> None:
-        """A client has gone; safe to call twice."""
+        """Forget a client that has gone. Safe to call twice."""
         self._silent.pop(guest, None)
         self._speaking.pop(guest, None)
 

@@ -51,7 +51,7 @@ NOT_PERMITTED: Final = "not_permitted"
 
 
 def read_filter(text: str) -> list[str]:
-    """The topic prefixes of a client's first frame; raises InvalidData."""
+    """Return the topic prefixes of a client's first frame; raises InvalidData."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

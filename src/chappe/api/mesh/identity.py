@@ -62,8 +62,7 @@ class Permitted:
         return found
 
     @abstractmethod
-    def _refuse(self, verb: str, topic: bytes) -> None:
-        """Raise NotPermitted."""
+    def _refuse(self, verb: str, topic: bytes) -> None: ...
 
 
 class Own(Permitted):

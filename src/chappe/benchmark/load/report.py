@@ -179,7 +179,7 @@ class LoadReport:
         return found
 
     def facts(self) -> dict[str, Any]:
-        """The facts for a machine, with units in the names."""
+        """Return the facts for a machine, with units in the names."""
         unit, over_time = f"{self.unit}s", self.over_time()
         step_s = self.seconds / STEPS
         return {

@@ -31,7 +31,7 @@ T = TypeVar("T")
 def _reader(name: str, convert: Callable[[Any], T]) -> Callable[[Element], T]:
 
     def read(self: Element) -> T:
-        """The value; raises RuntimeError if it is of another type."""
+        """Return the value; raises RuntimeError if it is of another type."""
         if self.get_type().name != name:
             raise RuntimeError(f"this is a {self.get_type().name}, not a {name}")
         return convert(self._value)
@@ -220,7 +220,7 @@ class Data(Element):
 
     @staticmethod
     def to_py(d: Element) -> Any:
-        """The Python object: sets, dicts, tuples, ipaddress objects, datetimes in UTC; bytes for what is not UTF-8."""
+        """Return the Python object: set, dict, tuple, ipaddress object, datetime in UTC; bytes if not UTF-8."""
         return to_py(d._value)
 
 

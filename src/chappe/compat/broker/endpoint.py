@@ -87,7 +87,7 @@ class Configuration:
         return MeshEndpoint(security=self.security(), forwarding=forwarding, **self._of_endpoint)
 
     def security(self) -> Security:
-        """The same in chappe's terms: plain, anonymous TLS as the original's default, or with certificates.
+        """Return the same in chappe's terms: plain, anonymous TLS as the original's default, or with certificates.
 
         Raises:
             UsageError: Some of the files are missing that belong together.
@@ -155,7 +155,7 @@ class Endpoint:
     # -- peers ------------------------------------------------------------------------------------------
 
     def listen(self, address: str = "", port: int = 0) -> int:
-        """Accept peers, on all interfaces without an address; returns the port, 0 if that cannot be."""
+        """Accept peers, on all interfaces without an address; return the port, 0 if that cannot be."""
         try:
             return self._endpoint.listen(address or "*", port)
         except (AddressInUse, UsageError):
@@ -206,7 +206,7 @@ class Endpoint:
     def attach_master(
         self, name: str, type: Backend | None = None, opts: Mapping[str, object] = MappingProxyType({})
     ) -> Store | None:
-        """The master of a data store; the one that is there if it was attached before. None if that cannot be.
+        """Return the master of a data store; the one that is there if it was attached before. None if that cannot be.
 
         Options of SQLite: ``path``, and the Enums ``synchronous`` (``Broker::SQLITE_SYNCHRONOUS_OFF``, ``_NORMAL``,
         ``_FULL``, ``_EXTRA``), ``journal_mode`` (``Broker::SQLITE_JOURNAL_MODE_DELETE``, ``_WAL``), ``failure_mode``
@@ -218,7 +218,7 @@ class Endpoint:
         return None if found is None else Store(found)
 
     def attach_clone(self, name: str) -> Store | None:
-        """A clone of a data store, which looks for its master from now on. None if the master is here."""
+        """Return a clone of a data store, which looks for its master from now on. None if the master is here."""
         found = self._stores.attach_clone(name)
         return None if found is None else Store(found)
 
@@ -229,7 +229,7 @@ class Endpoint:
         return self._clock is None
 
     def now(self) -> Timestamp:
-        """The time as data stores have it; simulated time begins at 1970."""
+        """Return the time as data stores have it; simulated time begins at 1970."""
         return system_time() if self._clock is None else Timestamp(Timespan(self._clock.wall_ns()))
 
     def advance_time(self, t: Timestamp | datetime) -> None:

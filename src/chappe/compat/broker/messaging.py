@@ -42,7 +42,7 @@ class Topic:
         return self
 
     def _joined(self, other: Topic) -> str:
-        """A slash between them if the second one does not begin with one, and none at the end."""
+        """Return a slash between them if the second one does not begin with one, and none at the end."""
         between = "/" if self._topic and other._topic and not other._topic.startswith("/") else ""
         return (self._topic + between + other._topic).removesuffix("/")
 
@@ -59,7 +59,7 @@ def topics_of(topics: str | Topic | Iterable[str | Topic]) -> list[str]:
 
 
 def with_local(topic: str) -> list[str]:
-    """The prefixes of a subscription: in the original one that is short enough has the endpoint's own topics, too."""
+    """Return the prefixes of a subscription; as in the original a short one has the endpoint's own topics, too."""
     return [topic, OWN] if OWN.startswith(topic) and topic != OWN else [topic]
 
 
@@ -95,7 +95,7 @@ class _Wrapped(Generic[S]):
             self._wrapped = ResetHandle("make a new one")  # type: ignore[assignment]
 
     def fd(self) -> int:
-        """A descriptor that is readable while there is something, or writable while there is room."""
+        """Return a descriptor that is readable while there is something, or writable while there is room."""
         return self._wrapped.fd()
 
 
@@ -122,11 +122,11 @@ def _take(take: Callable[[float | None], T | None], count: int, seconds: float |
 
 class _Queue(_Wrapped[Q], ABC):
     def get(self, *arguments: float) -> Any:
-        """The next one; with seconds as a float None after these, with a number as an int a list of so many."""
+        """Return the next one; with seconds as a float None after these, with a number as an int a list of so many."""
         return _get(self._take, arguments)
 
     def available(self) -> int:
-        """The greatest possible number of them that are there."""
+        """Return the greatest possible number of them that are there."""
         return self._wrapped.available
 
     def _take(self, seconds: float | None) -> Any:
@@ -148,7 +148,7 @@ class Subscriber(_Queue[MeshSubscriber]):
     _on_topics: Callable[[list[str]], None] | None = None  # told of further topics
 
     def poll(self) -> list[tuple[str, Any]]:
-        """All that are there, at most 128; never waits."""
+        """Return all that are there, at most 128; never waits."""
         return [pair for each in self._wrapped.get_many(POLL_MAX, 0.0) if (pair := self._shown(each)) is not None]
 
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:
@@ -188,7 +188,7 @@ class StatusSubscriber(_Queue[MeshStatusSubscriber]):
         self._wanted = (MeshStatus, PeeringError) if receive_statuses else (PeeringError,)
 
     def poll(self) -> list[Status | Error]:
-        """All that are there; never waits."""
+        """Return all that are there; never waits."""
         return [shown for each in self._wrapped.poll() if (shown := self._shown(each)) is not None]
 
     def _shown(self, found: MeshStatus | PeeringError) -> Status | Error | None:

@@ -81,7 +81,7 @@ class Store:
         return to_py(self._read(lambda engine: engine.get_index(value, at)))
 
     def keys(self) -> set[Any] | None:
-        """All keys; raises TypeError if one is unhashable in Python."""
+        """Return all keys; raises TypeError if one is unhashable in Python."""
         found: list[Value] | None = self._read(lambda engine: engine.keys())
         return None if found is None else {to_py(each) for each in found}
 
@@ -278,7 +278,7 @@ class Stores:
         self._told: set[str] = set()  # the stores whose changes go to their topic
 
     def attach_master(self, name: str, backend: Backend, options: Mapping[str, Value]) -> DataStore | None:
-        """The master of that name; None if there cannot be one."""
+        """Return the master of that name; None if there cannot be one."""
         if backend is Backend.Memory:
             return self._attach(name, "master", lambda: self._endpoint.attach_master(name))
 
@@ -288,11 +288,11 @@ class Stores:
         return self._attach(name, "master", attach)
 
     def attach_clone(self, name: str) -> DataStore | None:
-        """A clone, which may still be without data; None beside a master."""
+        """Return a clone, which may still be without data; None beside a master."""
         return self._attach(name, "clone", lambda: self._endpoint.attach_clone(name, timeout=0))
 
     def want(self, topics: Iterable[str]) -> None:
-        """Somebody subscribes to these: if they match events of stores, these are told from now on."""
+        """Note that somebody subscribes to these: if they match events of stores, these are told from now on."""
         wanted = [each.encode("utf-8", "surrogateescape") for each in topics]
         matching = [each for each in wanted if each.startswith(EVENTS_PREFIX) or EVENTS_PREFIX.startswith(each)]
         if matching:
@@ -366,7 +366,7 @@ def _sqlite_options(options: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def options_of(opts: Mapping[str, object]) -> dict[str, Value]:
-    """Options as values; raises TypeError for anything that is not a value, or a name that is not a string."""
+    """Return options as values; raises TypeError for anything that is not a value, or a name that is not a string."""
     for name in opts:
         if not isinstance(name, str):
             raise TypeError(f"the name of an option is a str, not a {type(name).__name__}")

@@ -46,7 +46,7 @@ class Event:
         return str(self._parts()[0])
 
     def args(self) -> list[Any]:
-        """The arguments, as ``Data.to_py`` makes them."""
+        """Return the arguments, as ``Data.to_py`` makes them."""
         return [to_py(each) for each in self._arguments()]
 
     def metadata(self) -> list[tuple[Count, Any]] | None:
@@ -72,7 +72,7 @@ class SafeEvent(Event):
     """An event whose arguments are hashable, whatever they are."""
 
     def args(self) -> list[Any]:
-        """The arguments, as ``ImmutableData.to_py`` makes them."""
+        """Return the arguments, as ``ImmutableData.to_py`` makes them."""
         return [to_py(each, immutable=True) for each in self._arguments()]
 
 
@@ -81,7 +81,7 @@ def _key(key: object) -> Value:
 
 
 def _content(value: Value) -> tuple[Value, ...] | None:
-    """Name, arguments and perhaps metadata of an event; None if it is not one."""
+    """Return name, arguments and perhaps metadata of an event; None if it is not one."""
     if type(value) is not tuple or len(value) < 3:
         return None
     kind, content = value[1], value[2]

@@ -74,7 +74,7 @@ class Live:
             subscriber.close()
 
     def take(self) -> str:
-        """Take what has come; returns a sentence if that was too much."""
+        """Take what has come; return a sentence if that was too much."""
         subscriber = self._subscriber  # another thread may end its lease
         if subscriber is None:
             self.per_s = 0.0

@@ -17,7 +17,7 @@ from chappe.errors import ChappeError
 
 
 def offer(plan: Callable[[], Planned], said: Callable[[str], object]) -> Callable[[], object]:
-    """For a button: plan a change, ask with what will be lost, and carry it out if that is wanted.
+    """Plan a change for a button, ask with what will be lost, and carry it out if that is wanted.
 
     Args:
         plan: What somebody wants; may block. Raises ChappeError if that cannot be.
@@ -36,7 +36,7 @@ def offer(plan: Callable[[], Planned], said: Callable[[str], object]) -> Callabl
 
 
 def form(title: str, button: str, plan: Callable[..., Planned], *inputs: str, about: str = "") -> None:
-    """A panel whose button offers what is planned with the texts of its inputs."""
+    """Show a panel whose button offers what is planned with the texts of its inputs."""
     with ui.column().classes("panel"):
         ui.label(title).classes("title")
         if about:
@@ -70,7 +70,7 @@ def _confirm(planned: Planned, said: Callable[[str], object]) -> None:
 
 
 def address(path: str, **chosen: str) -> str:
-    """The address of a page on which something is chosen, or nothing."""
+    """Return the address of a page on which something is chosen, or nothing."""
     return f"{path}?{urlencode(chosen, quote_via=quote)}" if chosen else path
 
 
@@ -88,7 +88,7 @@ class Here:
         self.take(at)
 
     def take(self, at: str) -> None:
-        """The viewer is at another address; a page that stays follows."""
+        """Go to the address of the viewer; a page that stays follows."""
         parts = urlsplit(at)
         path = parts.path.rstrip("/") or "/"
         self._chosen = dict(parse_qsl(parts.query))
@@ -181,7 +181,7 @@ class PageTable:
             self.element.on("choose", lambda event: self._chosen(event.args, choose))
 
     def show(self, rows: list[dict[str, Any]], awaited: Sequence[str] = ()) -> None:
-        """These rows, each with an ``id``; in columns of numbers a text and the number that it is sorted by.
+        """Show rows, each with an ``id``; in columns of numbers a text and the number that it is sorted by.
 
         ``awaited`` are sources that may have more rows: without one, the table says that it waits for them.
         """
@@ -243,7 +243,7 @@ class LineChart:
         self._shown: tuple[str, list[tuple[str, list[list[float]]]]] = ("", [])
 
     def show(self, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]], unit: str = "s") -> None:
-        """Lines by name: seconds before now, and how much; times are shown in ``s``, ``min`` or ``h``."""
+        """Show lines by name: seconds before now, and how much; times are shown in ``s``, ``min`` or ``h``."""
         second = SECONDS[unit]
         made = [(name, [[round(x / second, 3), round(y, 2)] for x, y in points]) for name, points in lines]
         if (unit, made) == self._shown:

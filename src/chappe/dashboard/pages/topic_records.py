@@ -56,7 +56,7 @@ class Searches(Generic[T]):
         return outcome if number == self._begun else None
 
     def refuse(self, problem: str) -> SearchOutcome[T]:
-        """A search that cannot be begun; those before it do not count any more."""
+        """Refuse a search that cannot be begun; those before it do not count any more."""
         self._next()
         return SearchOutcome(None, problem)
 
@@ -188,7 +188,7 @@ def _record(number: int, each: Record, form: Form) -> dict[str, Any]:
 
 
 def moment(text: str | None) -> int | None:
-    """Microseconds since 1970; None for nothing. Raises UsageError for an invalid moment."""
+    """Return microseconds since 1970; None for nothing. Raises UsageError for an invalid moment."""
     if not text:
         return None
     try:

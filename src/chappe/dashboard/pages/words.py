@@ -26,7 +26,7 @@ def rate(per_s: float) -> str:
 
 
 def clock(at_us: int) -> str:
-    """A moment of UTC, with its date where it is not of today."""
+    """Return a moment of UTC, with its date where it is not of today."""
     try:
         found = datetime.fromtimestamp(at_us / US, UTC)
     except (ValueError, OverflowError, OSError):
@@ -56,5 +56,5 @@ def duration(seconds: float) -> str:
 
 
 def connecting(awaited: Sequence[str] = ()) -> str:
-    """The text where nothing is known yet, with the sources that are waited for."""
+    """Return the text where nothing is known yet, with the sources that are waited for."""
     return f"connecting to {', '.join(awaited) or 'the dashboard'} ..."

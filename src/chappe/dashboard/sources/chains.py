@@ -66,7 +66,7 @@ class ChainSource:
 
 
 def order_of(found: Statuses) -> tuple[str, ...]:
-    """The members, head first, by the word of the server that knows the newest configuration."""
+    """Return the members, head first, by the word of the server that knows the newest configuration."""
     known = [each for each in found.values() if each is not None]
     return max(known, key=lambda each: each.number).members if known else ()
 
@@ -95,7 +95,7 @@ def _members(configuration: ChainConfiguration, found: Statuses) -> Iterator[Obs
 
 
 def _links(configuration: ChainConfiguration, found: Statuses, order: Sequence[str]) -> Iterator[ObservedLink]:
-    """From each server to the one behind it, with the commands that went there."""
+    """Return links from each server to the one behind it, with the commands that went there."""
     for name, following in pairwise(order):
         status = found.get(following)
         ends = _id(configuration, name), _id(configuration, following)

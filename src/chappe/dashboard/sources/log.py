@@ -50,7 +50,7 @@ class Missed:
         self._silent: set[str] = set()  # endpoints that did not answer, and have not since
 
     def note(self, there: Mapping[str, str], away: Collection[str], answering: Collection[str], now: float) -> None:
-        """After a look.
+        """Note what a look has found.
 
         Args:
             there: Whose beacons are heard: ids, and where they are asked.
@@ -66,11 +66,11 @@ class Missed:
         self._silent -= set(answering)
 
     def silent(self) -> list[str]:
-        """The endpoints of stores that do not answer, with a beacon or without."""
+        """Return the endpoints of stores that do not answer, with a beacon or without."""
         return sorted(self._silent)
 
     def left(self, now: float) -> list[tuple[str, str]]:
-        """The ids and former endpoints of stores that left."""
+        """Return the ids and former endpoints of stores that left."""
         return [
             (store_id, at)
             for store_id, (at, seen) in self._seen.items()
@@ -169,7 +169,7 @@ class LogSource:
         )
 
     def held(self, shown: str) -> tuple[str, dict[str, KnownPartition]]:
-        """A topic by the name that people read: its own name, and what stores have of its partitions. Thread-safe."""
+        """Find a topic by its name for people: return its own name, and what stores have of it. Thread-safe."""
         with self._guard:
             name = self._raw.get(shown, shown)
             return name, dict(self._partitions.get(name, ()))
@@ -234,7 +234,7 @@ class LogSource:
         )
 
     def _retention(self, topic: str, parts: Iterable[KnownPartition]) -> str:
-        """The retention of a topic in words; of each store where they differ."""
+        """Return the retention of a topic in words; of each store where they differ."""
         found: dict[str, None] = {}
         for endpoint in sorted({endpoint for each in parts for endpoint in each.holders}):
             client = self._view.client(endpoint)
@@ -363,7 +363,7 @@ class LogSource:
 
 
 def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None, int | None]]) -> str:
-    """A store's retention of a topic in words; the first policy that fits counts."""
+    """Return a store's retention of a topic in words; the first policy that fits counts."""
     for pattern, age_s, limit_bytes, records in retention:
         if Filter.parse(pattern).matches(topic):
             said = [
@@ -376,5 +376,5 @@ def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None,
 
 
 def _called(label: str, store_id: str) -> str:
-    """A store's name for people: its label, if it told one, and the beginning of its id."""
+    """Return a store's name for people: its label, if it told one, and the beginning of its id."""
     return beside(label, store_id) if label else readable(store_id)[:SHORT]

@@ -77,7 +77,7 @@ class ConsumerCommits(NamedTuple):
 def committed_elsewhere(
     reports: Mapping[str, TrafficReport], labels: Labels, kept_here: Callable[[str], bytes]
 ) -> list[ConsumerCommits]:
-    """Consumers that told how far they have committed, each under a name of its own.
+    """Return consumers that told how far they have committed, each under a name of its own.
 
     Args:
         kept_here: Digest of the directory in which we look ourselves for the positions of an identity.
@@ -129,11 +129,11 @@ class LogReaders:
         self._elsewhere = committed_elsewhere(reports, labels, lambda identity: kept_at(here / identity))[:GROUPS_MAX]
 
     def groups(self) -> dict[str, dict[Key, int]]:
-        """Committed positions of consumers with an identity on this machine, read anew. Thread-safe."""
+        """Return committed positions of consumers with an identity on this machine, read anew. Thread-safe."""
         return dict(_positions(self._groups))
 
     def all(self) -> list[tuple[str, Mapping[Key, int], bool]]:
-        """Groups on this machine and consumers elsewhere, what they have committed, and whether that is all of it.
+        """Return groups here and consumers elsewhere with their commits, and True if these are all.
 
         Thread-safe.
         """
@@ -141,7 +141,7 @@ class LogReaders:
         return [*groups, *((f"consumer {each.name}", each.positions, not each.left_out) for each in self._elsewhere)]
 
     def lags(self, known: Partitions) -> dict[str, tuple[ObservedReader, ...]]:
-        """Readers of each topic, each with the records between its position and the end."""
+        """Return readers of each topic, each with the records between its position and the end."""
         found: dict[str, list[ObservedReader]] = {}
         for group, positions in self._positions.items():
             for topic, (position, lag) in _behind(positions, known).items():
@@ -153,7 +153,7 @@ class LogReaders:
         return {topic: tuple(readers) for topic, readers in found.items()}
 
     def commits(self, node: str, known: Partitions) -> Iterator[tuple[str, str]]:
-        """Facts of a node: how far the consumers at it have committed that keep their positions elsewhere."""
+        """Yield facts of a node: how far the consumers at it have committed that keep their positions elsewhere."""
         told = [each for each in self._elsewhere if each.node == node]
         for each in told[:COMMITS_SHOWN]:
             for topic, (position, lag) in sorted(_behind(each.positions, known).items())[:NAMES_MAX]:
@@ -174,7 +174,7 @@ def _behind(positions: Mapping[Key, int], known: Partitions) -> dict[str, tuple[
 
 
 def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
-    """Committed positions of consumers with an identity; files that cannot be read are skipped."""
+    """Yield committed positions of consumers with an identity; files that cannot be read are skipped."""
     with suppress(OSError):
         for each in sorted(directory.iterdir())[:GROUPS_MAX]:
             file = each / "positions.json"

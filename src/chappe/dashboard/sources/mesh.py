@@ -148,7 +148,7 @@ class MeshSource:
         )
 
     def lives(self, store: str) -> dict[SortKey, float]:
-        """Expiries of a data store's entries, by their sort keys, as its master told; thread-safe.
+        """Return expiries of a data store's entries, by their sort keys, as its master told; thread-safe.
 
         Masters are asked once a second for some seconds after each call; so at first there is nothing.
         """
@@ -232,7 +232,7 @@ class MeshSource:
 
 
 def data_stores(network: Network) -> list[ObservedStore]:
-    """The data stores of a mesh, by name: masters and clones listen where everybody sees it."""
+    """Return the data stores of a mesh, by name: masters and clones listen where everybody sees it."""
     masters: dict[str, list[str]] = {}
     copies: dict[str, list[str]] = {}
     for each in network.endpoints:
@@ -255,7 +255,7 @@ def _node(host: str, port: int) -> str:
 
 
 def copying(stores: Iterable[ObservedStore]) -> Iterator[ObservedLink]:
-    """From the master of each data store to each of its clones, wherever the messages between them go."""
+    """Return links from the master of each data store to each of its clones, wherever the messages between them go."""
     for store in stores:
         for master in store.masters[:1]:
             for clone, age_s in zip(store.copies, store.ages, strict=True):
@@ -263,7 +263,7 @@ def copying(stores: Iterable[ObservedStore]) -> Iterator[ObservedLink]:
 
 
 def roles_of(stores: Iterable[ObservedStore]) -> dict[str, list[tuple[str, str]]]:
-    """Roles of endpoints in data stores, by their ids: facts to show."""
+    """Return roles of endpoints in data stores, by their ids: facts to show."""
     found: dict[str, list[tuple[str, str]]] = {}
     for store in stores:
         title = f"data store {store.name}"  # readable already

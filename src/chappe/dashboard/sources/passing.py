@@ -88,7 +88,7 @@ class Passing:
         return address in self._reports
 
     def further(self, known: Iterable[Ends], without: Collection[str] = ()) -> Iterator[ObservedLink]:
-        """Links over which something went, that are not among the known ones: at most ``FURTHER_MAX``.
+        """Yield links over which something went, that are not among the known ones: at most ``FURTHER_MAX``.
 
         Args:
             without: Who only looks, as we do: questions and answers are no links to be shown.
@@ -109,11 +109,11 @@ class Passing:
             self._flows[one, other] = _Flow(known.frames + frames, known.bytes + size)
 
     def _way(self, one: str, other: str) -> _Flow | None:
-        """The flow from one to the other; None if nobody told."""
+        """Return the flow from one to the other; None if nobody told."""
         return self._flows.get((one, other), _Flow() if other in self._reports else None)
 
     def _waiting(self, one: str, other: str) -> int:
-        """Messages held back at one for the other: all of them if the other takes nothing, or nobody says so."""
+        """Return the number of messages held back at one for the other: all if it takes nothing, or nobody says so."""
         report = self._reports.get(one)
         if report is None or (one in self._stopped and other not in self._full):
             return 0

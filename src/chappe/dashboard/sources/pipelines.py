@@ -94,5 +94,5 @@ def _ended(failure: Failure) -> ObservedPipeline:
 
 
 def _page(given: str) -> str:
-    """Spark's own page, if that is an address of a page: what is written in a file becomes a link."""
+    """Return Spark's own page, if that is an address of a page: what is written in a file becomes a link."""
     return given if given.startswith(("http://", "https://")) else ""

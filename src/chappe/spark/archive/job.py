@@ -84,7 +84,7 @@ class ArchiveJob:
         self._stopped = False
 
     def run(self) -> ArchiveProgress:
-        """Archive; returns what was done.
+        """Archive; return what was done.
 
         Raises:
             UnknownTopic: There is no such topic, and there is nothing to wait for.
@@ -222,7 +222,7 @@ def check_spans(manifest: ArchiveManifest, spans: Mapping[str, Mapping[str, Offs
 def plan_files(
     manifest: ArchiveManifest, run: str, staged: Iterable[StagedFile]
 ) -> tuple[list[ArchivedFile], list[Move], list[Merge]]:
-    """The paths of staged files, in the order of tasks. Pure.
+    """Return the paths of staged files, in the order of tasks. Pure.
 
     Large ones stay as they are; the small ones of a directory become one file, together with the small file that is
     there. Files that are still to be merged have no size yet.

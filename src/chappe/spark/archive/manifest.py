@@ -86,7 +86,7 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
     moves: tuple[Move, ...] = ()
 
     def next_of(self, topic: str, partition: str) -> int | None:
-        """The offset at which a partition goes on; None if nothing of it is archived."""
+        """Return the offset at which a partition goes on; None if nothing of it is archived."""
         span = self.positions.get(topic, {}).get(partition)
         return None if span is None else span.next
 
@@ -95,7 +95,7 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
         return sorted(self.positions)
 
     def select(self, topic: str | None) -> list[str]:
-        """The topics that ``name`` or ``prefix*`` stands for; None: all. Raises UnknownTopic for none."""
+        """Return the topics that ``name`` or ``prefix*`` stands for; None: all. Raises UnknownTopic for none."""
         wanted = None if topic is None else Filter.parse(topic)
         found = [each for each in self.topics if wanted is None or wanted.matches(each)]
         if not found:
@@ -109,7 +109,7 @@ class _Format(msgspec.Struct):
 
 
 def load(directory: Path) -> ArchiveManifest:
-    """The newest version.
+    """Return the newest version.
 
     Raises:
         UsageError: There is no archive.
@@ -135,7 +135,7 @@ def load(directory: Path) -> ArchiveManifest:
 
 
 def path_of(directory: Path, manifest: ArchiveManifest, file: ArchivedFile) -> Path:
-    """The present path of a file: a job may have been killed before it renamed the last staged files."""
+    """Return the present path of a file: a job may have been killed before it renamed the last staged files."""
     for move in manifest.moves:
         if move.place == file.path and (directory / move.staged).exists():
             return directory / move.staged
@@ -248,7 +248,7 @@ def followed_by(
     spans: dict[str, dict[str, OffsetSpan]],
     moves: Iterable[Move],
 ) -> ArchiveManifest:
-    """The next version: files of the same path are replaced, and positions go on."""
+    """Return the next version: files of the same path are replaced, and positions go on."""
     kept = {each.path: each for each in manifest.files} | {each.path: each for each in files}
     positions = dict(manifest.positions)
     for topic, partitions in spans.items():
@@ -277,12 +277,12 @@ def _writing(directory: Path) -> Iterator[None]:
 
 
 def file_schema() -> pa.Schema:
-    """The columns of every file, for ever: partition, offset, timestamp, key, value, headers."""
+    """Return the columns of every file, for ever: partition, offset, timestamp, key, value, headers."""
     return schema(FILE_COLUMNS)
 
 
 def directory_of(topic: str, day: int) -> str:
-    """The directory of a topic and a day (days since 1970), below the archive.
+    """Return the directory of a topic and a day (days since 1970), below the archive.
 
     Raises:
         UsageError: The topic's name does not fit into that of a directory.
@@ -306,5 +306,5 @@ def _topic_directory(topic: str) -> str:
 
 
 def day_text(day: int) -> str:
-    """A day as ``2026-01-31``; what is before year 1 or after year 9999 is counted to the first or last day."""
+    """Return a day as ``2026-01-31``; what is before year 1 or after year 9999 is counted to the first or last day."""
     return date.fromordinal(min(max(day + _EPOCH_ORDINAL, 1), date.max.toordinal())).isoformat()

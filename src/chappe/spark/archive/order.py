@@ -98,7 +98,7 @@ class Window:
 
 
 def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: WantedRecords) -> list[RowGroup]:
-    """The row groups that hold wanted records, by their earliest times.
+    """Return the row groups that hold wanted records, by their earliest times.
 
     Raises:
         StorageError: A file cannot be read.
@@ -115,7 +115,7 @@ def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: WantedRecords) -> l
 def sweep(
     groups: list[RowGroup], wanted: WantedRecords, held_bytes: int = HELD_BYTES, unsealing: Unsealing | None = None
 ) -> Iterator[Window]:
-    """All wanted records, in the order; ``groups`` is what ``plan`` found.
+    """Yield all wanted records, in the order; ``groups`` is what ``plan`` found.
 
     What was archived sealed is opened by ``unsealing``; its times in the order are those of the archive.
 

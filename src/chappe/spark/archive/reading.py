@@ -36,7 +36,7 @@ _OURS: Final = frozenset({
 def read_archive(
     spark: SparkSession, directory: str | Path, topic: str | None = None, *, live: bool = True, **options: Any
 ) -> DataFrame:
-    """The records of an archive, and of the live log what came since, as one DataFrame.
+    """Return the records of an archive, and of the live log what came since, as one DataFrame.
 
     Its columns are those of ``format("chappe")`` with headers. The log is read from where the archive ends in each
     partition up to where the log ends now; of topics that are wanted and not archived all is read.
@@ -86,7 +86,7 @@ def _archived(spark: SparkSession, directory: Path, manifest: ArchiveManifest, t
 def _parquet(
     spark: SparkSession, directory: Path, manifest: ArchiveManifest, files: Iterable[ArchivedFile]
 ) -> DataFrame:
-    """The files of each topic; the topic is not taken from their path, where Spark would guess at a type."""
+    """Return the files of each topic; the topic is not taken from their path, where Spark would guess at a type."""
     from pyspark.sql.functions import lit
 
     from chappe.spark.columns import schema_of
@@ -125,7 +125,7 @@ def _live(
 
 
 def _within(spark: SparkSession, rows: DataFrame, ends: Mapping[Key, int], condition: str, how: str) -> DataFrame:
-    """Rows whose offsets stand in a relation to the end of their partition."""
+    """Return rows whose offsets stand in a relation to the end of their partition."""
     from pyspark.sql.functions import broadcast, expr
 
     table = [(topic, partition, end) for (topic, partition), end in ends.items()]

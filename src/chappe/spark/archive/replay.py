@@ -181,7 +181,7 @@ class Replay:
         shutil.rmtree(self._state, ignore_errors=True)
 
     def interrupted(self, patience_s: float) -> int:
-        """Leave in the middle; returns how many records that were sent no store has yet. They are not lost."""
+        """Leave in the middle; return how many records that were sent no store has yet. They are not lost."""
         self._flush(patience_s)
         self._look()
         left = self.progress.sent - self.progress.stored
@@ -315,6 +315,6 @@ def _identity(target: str) -> str:
 
 
 def _name(manifest: ArchiveManifest, order: ReplayOrder) -> str:
-    """The same for the same replay; the speed may change."""
+    """Return the same for the same replay; the speed may change."""
     parts = (manifest.archive, order.topic, order.to, order.since, order.until)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

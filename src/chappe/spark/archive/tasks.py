@@ -243,7 +243,7 @@ class FileWriter:
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def close(self) -> int:
-        """Finish the file; returns its size once it is on disk."""
+        """Finish the file; return its size once it is on disk."""
         self.flush()
         self._writer.close()
         self._file.flush()

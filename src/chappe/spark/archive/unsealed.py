@@ -11,7 +11,7 @@ from chappe.reading.kept import MARK, Unsealing
 
 
 def unsealed(table: pa.Table, pieces: Iterable[tuple[int, int, tuple[str, str]]], unsealing: Unsealing) -> pa.Table:
-    """The same rows; those that are plain stay as they are.
+    """Return the same rows; those that are plain stay as they are.
 
     Args:
         pieces: Where rows of one partition begin, how many there are, and their topic and partition.

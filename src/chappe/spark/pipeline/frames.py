@@ -122,8 +122,10 @@ def _input(spark: SparkSession, pipeline: Pipeline, given: Input, towers: str) -
 
 
 def _typed(frame: DataFrame, schema: str, key: Sequence[str]) -> DataFrame:
-    """The columns of a schema: members of a JSON value, but those that the ``key`` has; and the record's own columns,
-    named ``record_...`` where the schema has the name."""
+    """Return the columns of a schema, members of the ``key`` or else of a JSON value; and the record's own columns.
+
+    The latter are named ``record_...`` where the schema has the name.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
@@ -143,7 +145,7 @@ def _typed(frame: DataFrame, schema: str, key: Sequence[str]) -> DataFrame:
 
 
 def _sql(spark: SparkSession, query: PipelineQuery) -> DataFrame:
-    """The rows of a SQL query. In parentheses, so that nothing but a query passes: commands would run at once."""
+    """Return the rows of a SQL query. In parentheses nothing but a query passes: commands would run at once."""
     assert query.sql is not None
     try:
         return spark.sql(f"SELECT * FROM ({query.sql.text.strip().rstrip(';')}\n)")
@@ -157,7 +159,7 @@ def _sql(spark: SparkSession, query: PipelineQuery) -> DataFrame:
 
 
 def _call(spark: SparkSession, pipeline: Pipeline, inputs: dict[str, DataFrame]) -> dict[str, DataFrame]:
-    """Call a Python file's function; returns the rows of each query."""
+    """Call a Python file's function; return the rows of each query."""
     module = _module(pipeline)
     function = getattr(module, FUNCTION)
     wanted = [name for name in inspect.signature(function).parameters if name in inputs]
@@ -193,7 +195,7 @@ def _module(pipeline: Pipeline) -> ModuleType:
 
 
 def _in_file(pipeline: Pipeline, error: Exception) -> PipelineInvalid:
-    """An exception of the user's code, with the innermost of its lines in the file."""
+    """Return an exception of the user's code, with the innermost of its lines in the file."""
     line, trace = 1, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(pipeline.file):
@@ -258,7 +260,7 @@ def folders(output: Output) -> list[str]:
 
 
 def _plain(output: Output, rows: DataFrame) -> DataFrame:
-    """Rows with a ``value`` are records as they are."""
+    """Return rows with a ``value``, which are records as they are."""
     for name in output.key:
         if name != "key":
             rows = rows.withColumn("key", _key(rows, name)).drop(name)
@@ -266,7 +268,7 @@ def _plain(output: Output, rows: DataFrame) -> DataFrame:
 
 
 def _json(output: Output, rows: DataFrame) -> DataFrame:
-    """All columns become members of a JSON value, but for the one that says the topic."""
+    """Make all columns members of a JSON value, but for the one that says the topic."""
     from pyspark.sql import functions as f
 
     from chappe.spark.tables import quoted
@@ -303,21 +305,21 @@ def _check_mode(records: DataFrame, query: PipelineQuery) -> None:
 
 
 def source_options(given: Input, towers: str) -> dict[str, str]:
-    """Options of ``format("chappe")`` for an input; ``towers`` is asked where the file names no stores."""
+    """Return options of ``format("chappe")`` for an input; ``towers`` is asked where the file names no stores."""
     pattern = f"{escaped(given.prefix or '')}.*"
     what = {"subscribe": ",".join(given.topics)} if given.topics else {"subscribePattern": pattern}
     return {**_place(given.place, towers), **what, **given.starting, **given.options}
 
 
 def sink_options(given: Output, towers: str) -> dict[str, str]:
-    """Options of ``format("chappe")`` for an output to a topic or table."""
+    """Return options of ``format("chappe")`` for an output to a topic or table."""
     topic = {"topic": given.topic} if given.topic else {}
     place = {"chain": given.chain} if given.chain else _place(given.place, towers)
     return {**place, **topic, **given.options}
 
 
 def option_problems(pipeline: Pipeline, towers: str) -> Iterator[Problem]:
-    """Options that source or sink refuse."""
+    """Yield options that source or sink refuse."""
     for each in pipeline.inputs:
         try:
             Options.parse(source_options(each, towers))

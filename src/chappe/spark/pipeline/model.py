@@ -142,7 +142,7 @@ class Pipeline:
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of ``10 seconds``, ``500 ms``, ``1m``; raises UsageError."""
+    """Return milliseconds of ``10 seconds``, ``500 ms``, ``1m``; raises UsageError."""
     match = _DURATION.fullmatch(text.lower())
     if match is None or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a duration; write it as 500 ms, 10 seconds, 1 minute or 2h")

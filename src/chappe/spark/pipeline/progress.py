@@ -74,7 +74,7 @@ class Numbers:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Numbers:
-        """The inverse of ``as_dict``; raises TypeError if it is not that."""
+        """Return the inverse of ``as_dict``; raises TypeError if it is not that."""
         return cls(**{**given, "lag": tuple(Lag(**each) for each in given.get("lag", ()))})
 
 
@@ -92,7 +92,7 @@ class _Pace:
             self.looks = deque([each for n, each in enumerate(self.looks) if n % 2 == 0 or n == LOOKS_MAX])
 
     def behind_s(self, now: float, read: int) -> float | None:
-        """The seconds since the topic was ``read`` long."""
+        """Return the seconds since the topic was ``read`` long."""
         if not self.looks or read >= self.looks[-1][1]:
             return 0.0
         before: tuple[float, int] | None = None
@@ -141,7 +141,7 @@ class Tracker:
         return self.numbers
 
     def idle(self) -> Numbers:
-        """Nothing has come for a while: the rates of the last batch hold no longer."""
+        """Note that nothing has come for a while: the rates of the last batch hold no longer."""
         self.numbers = replace(self.numbers, rows_in_s=0.0, rows_processed_s=0.0)
         return self.numbers
 

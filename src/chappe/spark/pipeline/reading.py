@@ -90,7 +90,7 @@ def _text(file: Path) -> str:
 
 
 def _block(file: Path, text: str) -> str:
-    """The TOML in a Python file's comments, with blank lines before it, so that line numbers are the file's."""
+    """Return the TOML in a Python file's comments, with blank lines before it, so that line numbers are the file's."""
     found = list(_BLOCK.finditer(text))
     if len(found) != 1:
         what = "two comment blocks" if found else "no comment block"
@@ -338,7 +338,7 @@ class _PipelineReader:
 
 
 def trigger(text: str) -> model.Trigger:
-    """The trigger from ``1 second``, ``available-now`` or ``as fast as possible``; raises UsageError."""
+    """Return the trigger from ``1 second``, ``available-now`` or ``as fast as possible``; raises UsageError."""
     if text == model.AVAILABLE_NOW:
         return model.Trigger(available_now=True)
     if text == model.BACK_TO_BACK:

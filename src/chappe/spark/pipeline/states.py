@@ -104,7 +104,7 @@ class States:
         self._replace(self._failure(failure.name), asdict(short))
 
     def failures(self) -> list[Failure]:
-        """The errors of pipelines that have not been started since, by name; the first ``FAILURES_MAX``."""
+        """Return the errors of pipelines that have not been started since, by name; the first ``FAILURES_MAX``."""
         found = []
         for path in sorted(self.directory.glob("*.failed"))[:FAILURES_MAX]:
             with suppress(OSError, ValueError, TypeError, RecursionError):
@@ -160,7 +160,7 @@ class States:
         return True
 
     def log_path(self, name: str) -> Path:
-        """The file of Spark's own words of a pipeline."""
+        """Return the file of Spark's own words of a pipeline."""
         return self.directory / f"{name}.log"
 
     def _path(self, name: str) -> Path:
@@ -173,7 +173,7 @@ class States:
         return FileLock(self.directory / "lock", wait=True)
 
     def _load(self, path: Path) -> PipelineState | None:
-        """A file's state if its process lives; else the file is removed."""
+        """Return a file's state if its process lives; else the file is removed."""
         try:
             if path.stat().st_size <= STATE_BYTES_MAX:
                 given = json.loads(path.read_bytes())
@@ -189,7 +189,7 @@ class States:
 
 
 def started_at(pid: int) -> float | None:
-    """The start of a process, in seconds since 1970; None if there is none."""
+    """Return the start of a process, in seconds since 1970; None if there is none."""
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
     try:

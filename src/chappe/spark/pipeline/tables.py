@@ -43,7 +43,7 @@ class TomlTable:
         self.complaints.add((*self.keys, name) if name else self.keys, text)
 
     def path(self, name: str = "") -> str:
-        """A key as it is written: ``inputs.readings.schema``."""
+        """Return a key as it is written: ``inputs.readings.schema``."""
         return ".".join(str(each) for each in (*self.keys, name) if isinstance(each, str) and each)
 
     def allow(self, known: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ class TomlTable:
         return tuple(dict.fromkeys(each.strip() for each in given))
 
     def choice(self, name: str, known: Sequence[str], default: str | None = None) -> str | None:
-        """One of a few words; any other counts as missing, with a complaint."""
+        """Return one of a few words; any other counts as missing, with a complaint."""
         value = self.text(name)
         if value is None:
             return default
@@ -130,7 +130,7 @@ class TomlTable:
         return [TomlTable(each, (*self.keys, name, n), self.complaints) for n, each in enumerate(value)]
 
     def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """A text that ``parse`` understands; its UsageError becomes a complaint."""
+        """Return a text that ``parse`` understands; its UsageError becomes a complaint."""
         value = self.text(name)
         if value is None:
             return None
