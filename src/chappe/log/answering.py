@@ -39,7 +39,7 @@ Question: TypeAlias = ReadRequest | HeadsRequest | SeekRequest
 
 
 def single_records(wanted: Fetch, bodies: Iterable[bytes], first: int, end: int) -> tuple[list[Effect], int]:
-    """The records at ``first`` <= n < ``end`` one by one, for an original; and the offset to go on from."""
+    """Answer an original with the records at ``first`` <= n < ``end``, and return the offset to go on from."""
     actions: list[Effect] = []
     for body in bodies:
         batch = Batch.parse(body, check=False)  # whose headers need not decode: originals have none
@@ -65,8 +65,8 @@ def single_records(wanted: Fetch, bodies: Iterable[bytes], first: int, end: int)
 class Answering:
     """FETCHes under way, each in its turn.
 
-    ``piece`` answers a FETCH with no more than so many records. It returns these, and the offset to go on from, which
-    is that of the FETCH if there is no more.
+    ``piece`` answers a FETCH with at most a given number of records. It returns these and the offset to go on from,
+    which is that of the FETCH if there is no more.
     """
 
     def __init__(self, piece: Piece, limits: LogLimits = LOG_LIMITS) -> None:
@@ -76,7 +76,7 @@ class Answering:
         self.due = math.inf
 
     def fetch(self, wanted: Fetch, now: float) -> list[Effect]:
-        """Begin to answer. Who asks again has not got what was sent: it begins anew."""
+        """Begin to answer. A requester that asks again did not get the answer: it begins anew."""
         wanted = replace(wanted, count=min(wanted.count, self._limits.fetch_records_max))
         key = (wanted.address, wanted.topic, wanted.subject)
         if key in self._waiting or len(self._waiting) < self._limits.answers_max:
@@ -98,7 +98,6 @@ class Answering:
         return actions
 
     def gone(self, requester: str) -> None:
-        """A member left: it no longer wants answers."""
         for key in [each for each in self._waiting if each[0] == requester]:
             del self._waiting[key]
 
@@ -111,16 +110,14 @@ class _KeptBatch:
 
 
 class KeptBytes:
-    """Bytes that several partitions keep together."""
-
     def __init__(self) -> None:
         self.total = 0
 
 
 class KeptBatches:
-    """Of one partition, in order; answers those who missed some. ``shared`` counts it, too.
+    """Batches of one partition, in order; answers those who missed some. ``shared`` counts their bytes, too.
 
-    Nothing is missing between its batches but what was damaged in a journal.
+    Nothing is missing between them except batches that were damaged in a journal.
     """
 
     def __init__(
@@ -139,29 +136,27 @@ class KeptBatches:
         return self._batches[0].base if self._batches else None
 
     def add(self, base: int, next_: int, body: bytes) -> None:
-        """Keep a batch behind the others."""
         self._batches.append(_KeptBatch(base, next_, body))
         self.bytes += len(body)
         self._shared.total += len(body)
 
     def drop_before(self, offset: int) -> bool:
-        """Let go of whole batches before ``offset``; returns whether there were any."""
         before = len(self._batches)
         while self._batches and self._batches[0].next <= offset:
             self._drop_oldest()
         return len(self._batches) < before
 
     def shrink(self, bytes_max: int) -> None:
-        """Let go of the oldest beyond a bound, never of the newest."""
+        """Drop the oldest batches beyond a bound, but never the newest."""
         while self.bytes > bytes_max and len(self._batches) > 1:
             self._drop_oldest()
 
     def answer(self, requester: str, first: int, count: int, end: int) -> tuple[list[Effect], int]:
-        """What is kept of the wanted range, at most ``read_bytes_max`` and at least one batch, of those before ``end``.
+        """Return batches of the wanted range before ``end``, at least one and at most ``read_bytes_max``.
 
         If the wanted offset is not kept, or was damaged in the journal, the answer starts at the next one that is: the
-        requester then knows that the rest is to be had from stores only. Batches are sent whole, so beside the answer
-        comes the offset behind it, 0 if there is none.
+        requester then knows that only stores have the rest. Batches are sent whole, so the offset behind the answer is
+        returned as well, 0 if there is none.
         """
         actions: list[Effect] = []
         size = reached = last = 0
@@ -177,9 +172,10 @@ class KeptBatches:
         return actions, reached
 
     def piece(self, wanted: Fetch, limit: int) -> tuple[list[Effect], int]:
-        """Single records for an original, and the offset to go on from.
+        """Return single records for an original, and the offset to go on from.
 
-        What is no longer kept is not answered at all: an original would take what follows for a gap and ask again.
+        Records that are no longer kept get no answer: an original would take the records behind them for a gap and ask
+        again.
         """
         bodies = self._without_gap(wanted.sequence)
         return single_records(wanted, bodies, wanted.sequence, wanted.sequence + limit)
@@ -199,11 +195,11 @@ class KeptBatches:
 
 
 def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: int) -> tuple[list[Effect], int]:
-    """At most ``limit`` of the wanted records one by one, for an original; and the offset to go on from.
+    """Answer an original with at most ``limit`` of the wanted records, singly; return also the offset to go on from.
 
     If the whole answer ends before the partition does, a DIRECT-HEAD follows: an original consumer asks for the rest
-    only when it hears of one (it stops for ever at 100,001 records otherwise). Not before: what it asks for twice
-    within a second it does not ask for at all.
+    only when it hears of one (it stops for ever at 100,001 records otherwise). It does not come earlier, since an
+    original ignores a record that it asks for twice within a second.
     """
     topic, partition = fetch.subject, fetch.topic
     info = storage.partition(topic, partition)
@@ -240,7 +236,7 @@ def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Effec
 def answer_query(
     storage: LogStorage, limits: LogLimits, client: bytes, request_id: bytes, request: Question
 ) -> tuple[Reply, Hole | None]:
-    """The reply to a query, and damage if reading found some."""
+    """Return the reply to a query, and damage if reading found some."""
     hole: Hole | None = None
     answer: Answer
     batches: tuple[bytes, ...] = ()

@@ -36,8 +36,6 @@ EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked fo
 
 @dataclass(slots=True)
 class _UnfilledPart:
-    """The ranges of one partition, and the question to its producer for the first of them."""
-
     ranges: RangeSet = field(default_factory=RangeSet)
     ask_at: float = -math.inf
     tries: int = 0  # questions without an answer
@@ -60,13 +58,13 @@ class Unfilled:
         return iter(list(self._parts))
 
     def miss(self, key: Key, first: int, end: int, ask_at: float = -math.inf) -> None:
-        """The store goes on at ``end`` without ``first`` <= n < ``end``."""
+        """Note that the store goes on at ``end`` without ``first`` <= n < ``end``."""
         part = self._parts.setdefault(key, _UnfilledPart())
         part.ranges.add(first, end)
         part.ask_at = max(part.ask_at, ask_at)
 
     def filled(self, key: Key, first: int, end: int) -> bool:
-        """These were written, or are wanted no longer; returns whether more can be acknowledged now."""
+        """Note that these were written, or are wanted no longer; return whether more can be acknowledged now."""
         part = self._parts.get(key)
         if part is None:
             return False
@@ -80,22 +78,21 @@ class Unfilled:
         return part.ranges.lowest[0] > before[0]
 
     def gone(self, key: Key, before: int) -> None:
-        """Nobody has anything earlier than ``before``."""
         self.filled(key, 0, before)
 
     def limit(self, key: Key, end: int) -> int:
-        """The offset after the last one that may be acknowledged, where ``end`` comes after the last one stored."""
+        """Return the end of the offsets that may be acknowledged, where ``end`` comes after the last one stored."""
         part = self._parts.get(key)
         return end if part is None else min(end, part.ranges.lowest[0])
 
     def wait(self, key: Key, until: float) -> None:
-        """Its producer is asked for something else: what it answers until then says nothing of these ranges."""
+        """Note that until then the producer answers another question, so its answers say nothing of these ranges."""
         part = self._parts.get(key)
         if part is not None:
             part.ask_at, part.asked = until, False
 
     def ask(self, key: Key, now: float) -> tuple[int, int] | None:
-        """First and count to ask the producer for now, if it is time to."""
+        """Return first and count to ask the producer for now, if it is time to."""
         part = self._parts.get(key)
         if part is None or now < part.ask_at:
             return None
@@ -106,14 +103,13 @@ class Unfilled:
         return first, min(end - first, self._limits.fetch_records_max)
 
     def tries(self, key: Key) -> int:
-        """How often in a row the producer was asked for the first range and did not answer."""
         part = self._parts.get(key)
         return 0 if part is None else part.tries
 
     def answer(self, key: Key, base: int) -> tuple[int, int] | None:
-        """The producer sends a batch that begins at ``base``; returns the range that was asked for.
+        """The producer sends a batch that begins at ``base``; return the range that was asked for.
 
-        What comes before the beginning of an answer is gone. It must begin there twice: the first message of one
+        Records before the beginning of an answer are gone. It must begin there twice: the first message of one
         may be lost on its way.
         """
         part = self._parts.get(key)
@@ -129,7 +125,7 @@ class Unfilled:
 
 
 class Backfill:
-    """The owner of the gaps in a store's streams; it fills what was given up there, and the holes of its storage."""
+    """The owner of the gaps in a store's streams; it fills ranges given up there, and the holes of its storage."""
 
     def __init__(
         self,
@@ -155,22 +151,21 @@ class Backfill:
     # -- as the owner of gaps ---------------------------------------------------------------------------
 
     def asks_from(self) -> float:
-        """When the disk takes writes again; not while too much waits for it."""
+        """Return when the disk takes writes again; infinity while too much waits for it."""
         return math.inf if self._writer.paused else self._writer.refusing_until
 
     def known_to(self, key: Key) -> int:
-        """What is on our own disk."""
         return self._writer.stored(key)
 
     def readable_to(self, key: Key, gap: PartitionGap) -> float:
-        """Everything that another store has is wanted."""
+        """Every record that another store has is wanted."""
         return math.inf
 
     def place(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Begin a partition that is new where the others begin, if they removed what came before.
+        """Begin a new partition where other stores begin, if they removed its earlier records.
 
-        Each removes by its own retention, and a partition cannot begin earlier afterwards: so those who were found with
-        the first one are heard before.
+        Each removes by its own retention, and a partition cannot begin earlier afterwards: so all stores that were
+        found with the first one are heard before.
         """
         first = min((first for first, _ in self._sources.ranges(key)), default=0)
         if first <= gap.next or gap.damaged_to > gap.next or not self._writer.unknown(key):
@@ -186,12 +181,12 @@ class Backfill:
         return self.take_held(key, gap, now)
 
     def fetching(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """What its producer answers from now on may not be for what was given up."""
+        """Until the producer has answered, its messages say nothing of ranges that were given up."""
         self.unfilled.wait(key, now + SILENT_S)
         return []
 
     def patience_s(self, key: Key, gap: PartitionGap, now: float) -> float:
-        """Return 0 for records before a new partition, and for those that all who could have them lack."""
+        """Return 0 for records before a new partition, and for those that every store and the producer lack."""
         if self._writer.unknown(key):
             # A producer that speaks and does not answer does not hear us: what we lack it may still have.
             deaf = gap.gone_to <= gap.next and now - gap.heard_at < SILENT_S
@@ -203,13 +198,13 @@ class Backfill:
     def _others_lack_it(self, since: float, now: float) -> bool:
         """Return True if every known store has listed its partitions since then, and none is away that may come back.
 
-        A store that listed the wanted offset would be read instead. One that is met later heals the hole.
+        A store that listed the wanted offset would be read instead. A store that is met later heals the hole.
         """
         away = now - self._sources.gone_at < self._limits.give_up_s
         return not away and not self._subscriptions.original_stores() and self._sources.listed(EVERYTHING, since)
 
     def pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
-        """Report what is lost; what may yet come is remembered, and nothing behind it is acknowledged."""
+        """Report lost records; remember those that may yet come, and acknowledge nothing behind them."""
         first = min((first for first, _ in self._sources.ranges(key)), default=0)
         damaged = gap.damaged_to > gap.next
         gone = goal <= max(gap.gone_to, 0 if damaged else first) or self._original(key)
@@ -224,27 +219,24 @@ class Backfill:
         return [Report(RecordsLost(key[0], key[1], gap.next, goal - 1, reason))]
 
     def take_held(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Write what is held and begins at or before the next offset."""
         actions = self._writer.go_on(key, self._writer.streams[key], now)
         self._writer.prune(key)
         return actions
 
     def ask_to_fill(self, key: Key, now: float) -> list[Effect]:
-        """A producer speaks: ask it for what nobody had when we went past it."""
+        """A producer speaks: ask it for records that nobody had when we went past them."""
         if self.unfilled.tries(key) >= GIVE_UP_TRIES and self._original(key):
             self.unfilled.gone(key, self._writer.stored(key))
         wanted = None if now < self._writer.refusing_until else self.unfilled.ask(key, now)
         return [] if wanted is None else [Publish(Fetch(key[1], self._gaps.address, key[0], *wanted))]
 
     def fill(self, key: Key, batch: Batch, now: float) -> list[Effect]:
-        """Write what a producer sent of a range that was missing."""
         wanted = self.unfilled.answer(key, batch.base)
         if wanted is None:
             return []
         return self._writer.heal(Hole(*key, wanted[0], wanted[1] - 1), [batch], now)
 
     def report_damage(self, holes: list[Hole]) -> list[Effect]:
-        """Report those that were not reported yet."""
         actions: list[Effect] = []
         for hole in holes:
             if len(actions) >= self._limits.damage_reports_max:
@@ -268,7 +260,7 @@ class Backfill:
     def healing(
         self, store: KnownStore, hole: Hole, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
-        """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
+        """A store answered for a hole: write its batches. Raises ProtocolError for a malformed batch."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
         if isinstance(answer, ReadAnswer) and not batches:
             first = max(answer.first, answer.hole_last + 1)  # it begins later, or is damaged there too
@@ -287,6 +279,6 @@ class Backfill:
         return [self._sources.read(store, (hole.topic, hole.partition), hole.first, now, hole)]
 
     def _original(self, key: Key) -> bool:
-        """Return True if its producer hears us and is an original: it says nothing of what it has no longer."""
+        """Return True if its producer hears us and is an original, which never says that it lacks a record."""
         raw = encode_topic(key[1])
         return self._subscriptions.has(b"F" + raw) and not self._subscriptions.has(b"A" + raw)

@@ -105,7 +105,7 @@ def decode_headers(raw: bytes) -> Headers:
 
 
 def _find_column(view: memoryview, at: int, count: int, nulls: bool) -> tuple[Column, int]:
-    """The column that begins at ``at``, and where the next one does. Raises ProtocolError."""
+    """Return the column that begins at ``at``, and where the next one begins. Raises ProtocolError."""
     validity = None
     if nulls:
         bits = (count + 7) // 8
@@ -122,10 +122,10 @@ def _find_column(view: memoryview, at: int, count: int, nulls: bool) -> tuple[Co
 
 
 def _check_order(column: Column) -> None:
-    """Raises ProtocolError if a position is less than the one before it.
+    """Raise ProtocolError if a position is less than the one before it.
 
-    All neighbours are subtracted at once, as one large number: the sign bits, set before, show who had to borrow. That
-    takes a tenth of the time of making the values.
+    All neighbours are subtracted at once, as one large number: the sign bits, set before, show which had to borrow.
+    That takes a tenth of the time of making the values.
     """
     raw = column.positions
     whole = int.from_bytes(raw, "little")
@@ -137,12 +137,12 @@ def _check_order(column: Column) -> None:
 
 @lru_cache(maxsize=4)  # half a megabyte each at most
 def _masks(size: int) -> tuple[int, int]:
-    """The sign bits, and all bits, of so many bytes of positions."""
+    """Return the sign bits, and all bits, of so many bytes of positions."""
     return int.from_bytes(_SIGNS[:size], "little"), (1 << 8 * size) - 1
 
 
 def _binary_column(values: Sequence[bytes | None], positions: Sequence[int] | None = None) -> tuple[list[bytes], bool]:
-    """The pieces of a column, and whether it has a bitmap."""
+    """Return the pieces of a column, and whether it has a bitmap."""
     pieces: list[bytes] = []
     nulls = False
     if positions is None:
@@ -251,7 +251,7 @@ class Batch:
     def parse(cls, raw: bytes | memoryview, *, check: bool = True) -> Batch:
         """Read and check a batch; ``check=False`` skips the checksum of bytes that were checked before.
 
-        It also leaves the order of positions to whoever makes values of them, which then may raise ProtocolError.
+        It then also leaves the order of positions to callers that make values of them, which may raise ProtocolError.
 
         Raises ProtocolError: anything about it is wrong; its text says what.
         """
@@ -279,7 +279,6 @@ class Batch:
 
     @property
     def next(self) -> int:
-        """The offset after the last record."""
         return self.base + self.count
 
     def __len__(self) -> int:
@@ -287,7 +286,7 @@ class Batch:
 
     @property
     def sealed(self) -> memoryview | None:
-        """What its records are sealed in; None if they are plain. Columns of a sealed batch raise ``errors.Sealed``."""
+        """The sealed records; None if they are plain. Columns of a sealed batch raise ``errors.Sealed``."""
         return memoryview(self.raw)[HEADER.size :] if self.flags == SEALED else None
 
     def _columns(self) -> dict[str, Column]:
@@ -315,7 +314,7 @@ class Batch:
         return self._ordered
 
     def check_order(self) -> None:
-        """What ``parse`` without a check leaves out and the checksum is not. Raises ProtocolError."""
+        """Check the order of positions, which ``parse`` skips without a check. Raises ProtocolError."""
         if not self._ordered and self.flags != SEALED:
             self._check_order(self._columns())
 
@@ -335,7 +334,6 @@ class Batch:
         return memoryview(self.raw)[HEADER.size : HEADER.size + 8 * self.count]
 
     def timestamps(self) -> Sequence[int]:
-        """The timestamp of each record."""
         raw = self.timestamp_bytes()
         return [self.timestamp_min] * self.count if raw is None else array("q", raw.tobytes())
 
@@ -362,7 +360,6 @@ class Batch:
         return self._list("values") or []
 
     def keys(self) -> list[bytes | None] | None:
-        """The keys, or None if no record has one."""
         return self._list("keys")
 
     def headers(self) -> list[Headers] | None:
@@ -397,14 +394,14 @@ class Batch:
         *,
         with_headers: bool = True,
     ) -> Iterator[Record]:
-        """The records, from offset ``start`` on, made one by one as they are asked for.
+        """Iterate over the records from offset ``start`` on, each made as it is asked for.
 
         Raises ProtocolError, which names the record, where headers do not decode.
 
         Args:
             start: Offset of the first one wanted.
-            offsets: An iterator over all offsets of the batch, of which one is taken for each record: whoever keeps
-                it can see how far the records were taken.
+            offsets: An iterator over all offsets of the batch, of which one is taken for each record: a caller that
+                keeps it can see how far the records were taken.
             with_headers: False leaves the headers out, which then need not decode.
         """
         keys: Iterable[bytes | None] = repeat(None)
@@ -425,7 +422,7 @@ class Batch:
         return rows
 
     def slice(self, start: int, end: int | None = None) -> bytes:
-        """A batch of the records at offsets ``start`` <= n < ``end``; neither empty nor outside.
+        """Return a batch of the records at offsets ``start`` <= n < ``end``; neither empty nor outside.
 
         That takes as long as it has records, however many there are around them.
         """
@@ -448,7 +445,7 @@ class Batch:
 
 
 def merge(batches: Sequence[Batch]) -> bytes:
-    """One batch of several neighbours, none of them sealed; each record keeps its timestamp."""
+    """Return one batch of several neighbours, none of them sealed; each record keeps its timestamp."""
     assert all(a.next == b.base for a, b in pairwise(batches))
     if len(batches) == 1:
         return bytes(batches[0].raw)
@@ -473,7 +470,7 @@ def merge(batches: Sequence[Batch]) -> bytes:
 
 
 def bare(raw: bytes) -> bytes:
-    """Of a sound batch the offsets and timestamps: its values are empty, and it has neither keys nor headers.
+    """Return a sound batch reduced to offsets and timestamps: values are empty, keys and headers left out.
 
     A sealed batch stays as it is. Raises ProtocolError: it is malformed.
     """
@@ -487,7 +484,7 @@ def bare(raw: bytes) -> bytes:
 
 
 def rebase(raw: bytes, base: int) -> bytes:
-    """The same batch beginning at offset ``base``.
+    """Return the same batch, beginning at offset ``base``.
 
     Raises ProtocolError: it is malformed, or its checksum is wrong: a new one must not make damage look sound.
     """

@@ -69,7 +69,7 @@ IDENTITY: Final = "identity-"  # somebody goes on with this identity: no node
 
 
 def kind_of(address: str) -> str:
-    """What an address says of its node: ``PRODUCING``, ``CONSUMING`` or, of all others, nothing."""
+    """Return the kind of a node by its address: ``PRODUCING``, ``CONSUMING``, or "" if the address does not say."""
     return next((each for each in (PRODUCING, CONSUMING) if address.startswith(each)), "")
 
 
@@ -82,7 +82,7 @@ def verbs_of(address: str) -> Verbs:
 
 
 def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
-    """Kind, address and endpoint of a beacon as a tower sends it; raises ProtocolError."""
+    """Return kind, address and endpoint of a beacon as a tower sends it; raises ProtocolError."""
     if len(frames) != 3 or frames[0] not in (BEACON, GOODBYE):
         raise ProtocolError("beacon that is not three frames")
     _, address, endpoint = frames
@@ -95,7 +95,7 @@ def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
 
 
 def beacon_of(frames: list[bytes], peer_host: str, own_host: str) -> list[bytes]:
-    """A node's beacon as a tower passes it on. Raises ProtocolError: it is not four frames.
+    """Return a node's beacon as a tower passes it on. Raises ProtocolError: it is not four frames.
 
     One without a host gets that of its connection, ``peer_host``, or ``own_host`` if it is of this very machine.
     """
@@ -110,8 +110,6 @@ def beacon_of(frames: list[bytes], peer_host: str, own_host: str) -> list[bytes]
 
 @dataclass(slots=True)
 class _Claim:
-    """An identity that we go on with."""
-
     since: float
     clash_at: float | None = None
     clashing: bool = False
@@ -125,7 +123,6 @@ class _Dials:
         self._at = now
 
     def take(self, now: float) -> bool:
-        """Take a token; return False if none is left."""
         self._left = min(DIALS_AT_ONCE, self._left + (now - self._at) * DIALS_RATE)
         self._at = now
         if self._left < 1.0:
@@ -135,7 +132,7 @@ class _Dials:
 
 
 class Left(Protocol):
-    """The core that is to know which members are gone."""
+    """The core that is told which members are gone."""
 
     def handle_gone(self, address: str, now: float) -> list[Effect]: ...
 
@@ -145,7 +142,7 @@ class Discovery:
 
     Args:
         role: Told of members that are gone.
-        port: Where connections have keys, ``#NAME`` follows: who it is.
+        port: Where connections have keys, ``#NAME`` of our identity follows.
         guard: Judges other members' claims, where connections have keys.
     """
 
@@ -181,7 +178,6 @@ class Discovery:
 
     @property
     def told(self) -> TowerFound | TowerLost | None:
-        """The last report on the tower."""
         return None if self._tower is None else TowerFound() if self._tower else TowerLost()
 
     @property
@@ -194,7 +190,6 @@ class Discovery:
         return [(address, endpoint) for endpoint, (address, _) in self._peers.items()]
 
     def claim(self, identity: str, now: float) -> list[Effect]:
-        """Tell everybody that we go on with an identity."""
         self._claims[identity] = _Claim(now)
         return [self._frames(BEACON, IDENTITY + identity)]
 
@@ -208,15 +203,14 @@ class Discovery:
         return claim is not None and now - claim.since < 2 * BEACON_TIMEOUT_S
 
     def goodbye(self) -> list[Effect]:
-        """Tell everybody that we leave."""
         return [self._frames(GOODBYE, each) for each in self._addresses()]
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A tower that subscribed to our beacons hears what we send from now on."""
+        """Announce us: a tower that subscribed to our beacons hears them from now on."""
         return self.announce(now) if on and prefix == BEACON else []
 
     def handle_frames(self, frames: list[bytes], now: float) -> list[Effect]:
-        """A message of a tower. Raises ProtocolError for anything but a welcome, its name or a beacon."""
+        """Take a message of a tower. Raises ProtocolError for anything but a welcome, its name or a beacon."""
         if len(frames) == 2 and frames[0] == NAMED:
             name = frames[1].decode("utf-8", "replace")
             self.tower_name = name if is_label(name) else ""
@@ -252,7 +246,7 @@ class Discovery:
         return self._met(endpoint, None if known is None else known[0], address, now)
 
     def store_heard(self, address: str, now: float) -> None:
-        """A store published its STORE-INFO; if no beacon names it, it is gone once it stops doing so."""
+        """Note a store's STORE-INFO: if no beacon names the store, it is gone once it stops publishing these."""
         known = address in self._places
         if not known and (address in self._unannounced or len(self._unannounced) < BEACONS_MAX):
             self._unannounced.set(address, now + STORE_SILENT_S)
@@ -288,7 +282,6 @@ class Discovery:
         return Send(TOWER, (kind, encode_topic(address), *self._where))
 
     def announce(self, now: float) -> list[Effect]:
-        """Tell everybody where we are."""
         self._timers.set("beacon", now + BEACON_INTERVAL_S)
         return [self._frames(BEACON, each) for each in self._addresses()]
 
@@ -303,7 +296,7 @@ class Discovery:
         return self._guard is None or self._of_identity[who] < IDENTITY_BEACONS_MAX
 
     def _met(self, endpoint: str, former: str | None, address: str, now: float) -> list[Effect]:
-        """A node is new, or took over the endpoint of another one."""
+        """Connect to a node that is new, or that took over the endpoint of another one."""
         connected = former is not None and self._needs(former) and endpoint not in self._undialled
         if not self._needs(address):
             self._undialled.pop(endpoint, None)
@@ -356,7 +349,7 @@ class Discovery:
         return [Report(TowerFound())]
 
     def _claimed(self, kind: bytes, identity: str, endpoint: str, now: float) -> list[Effect]:
-        """Somebody claims an identity. If it is one of ours, a single beacon may be an echo of our own former life."""
+        """Judge a claim. If it is for one of our identities, a single beacon may be an echo of our own former life."""
         claim = self._claims.get(identity)
         if claim is None or kind != BEACON or endpoint == self._endpoint:
             return []
@@ -395,12 +388,11 @@ class TowerCore:
         self._replayed_at = -math.inf
 
     def nodes(self, now: float) -> int:
-        """Number of members heard lately."""
         self._expire(now)
         return len(self._nodes)
 
     def handle_frames(self, frames: list[bytes], peer_host: str, who: str, now: float) -> list[Effect]:
-        """A node's beacon; ``peer_host`` is where its connection comes from, or empty, and ``who`` its identity.
+        """Take a node's beacon; ``peer_host`` is where its connection comes from, or empty, and ``who`` its identity.
 
         Raises ProtocolError: it is not a beacon, or its endpoint cannot be one.
         """
@@ -429,7 +421,6 @@ class TowerCore:
         return [Publish(tuple(passed_on))]
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A node's subscription or its end."""
         if prefix[:1] in (WELCOME, NAMED):
             return []
         if on and prefix == BEACON:

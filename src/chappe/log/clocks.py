@@ -28,7 +28,7 @@ RUNS_MAX: Final = 8
 
 @dataclass(slots=True)
 class _Run:
-    """As long as the clock was not set, by the best of its last readings."""
+    """A span in which the clock was not set, by the best of its last readings."""
 
     begins: float  # by our steady clock: before this it had not begun
     ends: float  # ... and after this it had ended
@@ -61,25 +61,24 @@ class ClockEstimate:
 
     @property
     def known(self) -> bool:
-        """True if it was ever read."""
         return bool(self._runs)
 
     @property
     def seen(self) -> float:
-        """When it surely went as it is known to go; minus infinity if it was never read."""
+        """The last time at which it was surely going by the last run; minus infinity if it was never read."""
         return self._runs[-1].seen if self._runs else -math.inf
 
     @property
     def runs(self) -> int:
-        """How often it was found to have been set, and one."""
+        """The number of times it was found to have been set, and one."""
         return len(self._runs)
 
     def read(self, asked: float, came: float, time_us: int, error_s: float = 0.0, ago_s: float = 0.0) -> None:
-        """Between ``asked`` and ``came`` it showed ``time_us``.
+        """Note that it showed ``time_us`` between ``asked`` and ``came``.
 
         Args:
-            error_s: Who says so is wrong by at most this.
-            ago_s: Who says so has not read it itself just now, but so long before.
+            error_s: The reading is wrong by at most this.
+            ago_s: The node that answers read it this long ago.
         """
         offset_us = time_us - round((asked + came) * 500_000)
         read = _Run(-math.inf, math.inf, offset_us, (came - asked) / 2 + error_s, came, asked - ago_s)
@@ -98,12 +97,12 @@ class ClockEstimate:
             self._runs = [*self._runs[1 - RUNS_MAX :], read]
 
     def now(self, now: float) -> tuple[int, float, float]:
-        """What it shows now, how wrong that may be, and how many seconds ago it was read; it is known."""
+        """Return its present time, the largest error of that, and the seconds since it was read; it must be known."""
         run = self._runs[-1]
         return run.offset_us + round(now * 1e6), run.tolerance_s(now), max(0.0, now - run.seen)
 
     def age_s(self, timestamp: int, now: float) -> float:
-        """How long ago it showed this; less than nothing if it has not yet."""
+        """Return how long ago it showed this; negative if it has not yet."""
         return self._age(timestamp, now)[0]
 
     def is_old(self, timestamp: int, max_age_s: float, now: float) -> bool:
@@ -112,7 +111,7 @@ class ClockEstimate:
         return age_s - tolerance_s > max_age_s
 
     def olds(self, max_age_s: float, now: float) -> Callable[[int], bool]:
-        """As ``is_old``, for many timestamps."""
+        """Return ``is_old`` for many timestamps."""
         if len(self._runs) > 1:
             return lambda timestamp: self.is_old(timestamp, max_age_s, now)
         run = self._runs[-1]
@@ -120,13 +119,13 @@ class ClockEstimate:
         return (run.offset_us + math.floor(before_s * 1e6)).__gt__
 
     def young_until(self, timestamp: int, max_age_s: float) -> float:
-        """Until when it, and all later ones, are surely not too old by our steady clock; minus infinity if unknown."""
+        """Return until when it, and all later ones, surely are not too old by our steady clock; -inf if unknown."""
         if len(self._runs) > 1:
             return -math.inf
         return (timestamp - self._runs[-1].offset_us) / 1e6 + max_age_s
 
     def is_ahead(self, timestamp: int, now: float) -> bool:
-        """Whether it had surely not shown this yet: it was set since it was read, or somebody gave a future time."""
+        """Return True if it surely had not shown this yet: it was set since, or a producer gave a future time."""
         age_s, tolerance_s = self._age(timestamp, now)
         return age_s + tolerance_s < 0
 
@@ -162,7 +161,7 @@ class ClockRead(Frozen, frozen=True):
 
 @dataclass(slots=True)
 class _ClockState:
-    """What is known of the clock of one partition's producer."""
+    """The known clock of one partition's producer, and the questions about it."""
 
     clock: ClockEstimate = field(default_factory=ClockEstimate)
     asked: dict[int, float] = field(default_factory=dict)  # questions, and when
@@ -187,7 +186,6 @@ class Clocks:
         self._number = 0
 
     def told(self, message: ClockTold, now: float) -> list[Effect]:
-        """A producer or a store has answered."""
         state = self._states.get(message.address)
         asked = None if state is None else state.asked.get(message.number)
         if state is None or asked is None:
@@ -215,7 +213,7 @@ class Clocks:
         stores: int,
         now: float,
     ) -> tuple[ClockEstimate | None, list[Effect]]:
-        """The clock by which records are to be judged; None while it is asked for, until ``ClockRead`` at the latest.
+        """Return the clock by which to judge records; None while it is asked for, until ``ClockRead`` at the latest.
 
         Args:
             span: Their smallest and largest timestamps.
@@ -245,7 +243,7 @@ class Clocks:
         return self.clock(partition, now), self._ask_seldom(partition, state, now)
 
     def clock(self, partition: str, now: float) -> ClockEstimate:
-        """What is known of a clock; if nothing is, it is taken to go as ours."""
+        """Return the clock of a partition's producer; an unknown one is taken to agree with ours."""
         state = self._states.get(partition)
         return state.clock if state is not None and state.clock.known else self.own(now)
 
@@ -275,12 +273,11 @@ class Clocks:
     # -- of a store -----------------------------------------------------------------------------------
 
     def knows(self, partition: str) -> bool:
-        """Return True if a clock was ever told."""
         state = self._states.get(partition)
         return state is not None and state.clock.known
 
     def published(self, partition: str, now: float) -> None:
-        """A producer has published something: it is asked soon, if that is due."""
+        """Note that a producer has published something: it is asked soon, if that is due."""
         if self._pause_s == math.inf:
             return
         state = self._of(partition)
@@ -288,7 +285,7 @@ class Clocks:
             self._waits.set(partition, now)
 
     def answer(self, question: AskClock, now: float) -> list[Effect]:
-        """A consumer wants to know a clock; it asks again until it is answered."""
+        """Answer a consumer that asks for a clock; it asks again until it is answered."""
         partition = question.topic
         state = self._of(partition)
         clock, fresh, actions = state.clock, state.clock.seen >= now - FRESH_S, []

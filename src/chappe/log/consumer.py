@@ -58,7 +58,7 @@ class LogConsumer:
         positions: Next offsets from an earlier life, by (topic, partition).
         ages: Whether it is asked how old records are (``judge``).
         min_acks: How many stores must have a record on disk before it is delivered. With 1 or more records are read
-            from stores alone: what producers publish only tells that there is more, and stores that it can be read.
+            from stores alone: messages of producers only announce them, and messages of stores that they can be read.
     """
 
     def __init__(
@@ -144,7 +144,6 @@ class LogConsumer:
         return self._go_to((topic, partition), offset, now, strict=False)
 
     def taken(self, size: int, now: float) -> list[Effect]:
-        """The application took ``size`` bytes of what was delivered."""
         delivery = self._delivery
         paused = delivery.queued_bytes >= self._limits.consumer_queue_bytes
         delivery.queued_bytes -= size
@@ -153,7 +152,7 @@ class LogConsumer:
     def judge(
         self, key: Key, batch: Batch, arrived: float, max_age_s: float, now: float
     ) -> tuple[ClockEstimate | None, list[Effect]]:
-        """The clock that tells how old records are; None while it is asked for. See ``Clocks.judge``."""
+        """Return the clock that tells how old records are; None while it is asked for, until ``ClockRead``."""
         assert self.clocks is not None
         if isinstance(batch, StampedHere):
             return self.clocks.own(now), []
@@ -164,7 +163,7 @@ class LogConsumer:
         return self.clocks.judge(key[1], span, arrived, max_age_s, live=live, stores=stores, now=now)
 
     def clock(self, partition: str, batch: Batch, now: float) -> ClockEstimate:
-        """The same, by what is known."""
+        """Return the clock that tells how old records are, without asking for it."""
         assert self.clocks is not None
         here = isinstance(batch, StampedHere)
         return self.clocks.own(now) if here else self.clocks.clock(partition, now)
@@ -179,7 +178,6 @@ class LogConsumer:
         return list(self._filters)
 
     def wants(self, topic: str) -> bool:
-        """Return True if a topic is wanted."""
         found = self._matching.get(topic)
         if found is None:
             if len(self._matching) >= MATCHING_MAX:
@@ -202,7 +200,6 @@ class LogConsumer:
         return self._delivery.heads()
 
     def seek_end(self, now: float) -> list[Effect]:
-        """Ask afresh what there is; ``end`` tells once it is known."""
         self._sources.poll_soon(now)
         return [*self._ask_heads(self._filters), *self.handle_timeout(now)]
 
@@ -219,7 +216,6 @@ class LogConsumer:
         return {key: head for key, head in self.heads().items() if self.wants(key[0])}
 
     def end_known(self, since: float, now: float) -> bool:
-        """Return True if ``end`` is known."""
         if self._sources.stores:
             return self._listed_since(since, now)
         return now >= max(since, self._heard_at) + ALONE_S
@@ -229,22 +225,22 @@ class LogConsumer:
         return now >= self._sources.met_at + MEET_S and self._sources.listed(self._filters, since)
 
     def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
-        """What of ``end`` is still to be delivered. What nobody has any more, or nobody ever had, is not."""
+        """Return the part of ``end`` still to be delivered, without records that nobody has any more, or ever had."""
         return {key: offset for key, offset in end.items() if self._delivery.lacks(key, offset)}
 
     def listen_for_news(self) -> None:
-        """From now on somebody else asks stores whether they have something new, for many: see ``take_rested``."""
+        """Leave it to somebody else to ask stores for news, for many consumers: ``take_rested`` tells which stores."""
         self._sources.told = True
 
     def take_rested(self) -> dict[str, int]:
-        """Stores that are asked for news no more until ``hear_news``, and the version up to which we know all."""
+        """Return stores that are asked for news no more until ``hear_news``, and the version that we know."""
         found, self._sources.rested = self._sources.rested, {}
         return found
 
     def ready(self, since: float, now: float) -> bool:
-        """Return True if whatever is sent from now on will be delivered, also to those that start at the latest.
+        """Return True if records sent from now on will be delivered, also to consumers that start at the latest.
 
-        That is so once the stores have listed what they have: what is not in it is new. Where no store is found,
+        That is so once the stores have listed their partitions: any other record is new. Where no store is found,
         everybody has ``ALONE_S`` from ``since``, when a tower was there, to be met; a partition that is met later is
         read from the first record that its producer keeps.
         """
@@ -256,7 +252,6 @@ class LogConsumer:
 
     @property
     def stores(self) -> int:
-        """Number of stores that are known."""
         return len(self._sources.stores)
 
     @property
@@ -280,7 +275,7 @@ class LogConsumer:
         return all(part.gap.complete for part in self._delivery.partitions.values())
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A peer listens to us: a store is told what we want, as the original does it."""
+        """Tell a store that listens our topics, as the original does."""
         if not on:
             return []
         if prefix[:1] == b"W":
@@ -316,7 +311,6 @@ class LogConsumer:
         return bool(self._delivery.singles)
 
     def _told(self, message: Message, now: float) -> list[Effect]:
-        """Take a message without records."""
         match message:
             case StoreHello(topic, store) if topic == self.address and store not in self._sources.stores:
                 self._sources.ever = True
@@ -331,7 +325,7 @@ class LogConsumer:
         return []
 
     def _on_disk(self, told: OnDisk, now: float) -> list[Effect]:
-        """A store has more of a partition on disk: read it, if enough have."""
+        """A store has more of a partition on disk: read it, if enough stores have."""
         stores = [each for each in self._sources.stores.values() if each.store_id == told.address]
         key, next_ = (told.topic, told.partition), told.sequence + 1
         if not stores or told.sequence >= (1 << 63) - 1:
@@ -426,21 +420,18 @@ class LogConsumer:
 
     @property
     def met_stores(self) -> bool:
-        """True if any store was ever heard of."""
         return self._sources.ever
 
     @property
     def store_addresses(self) -> KeysView[str]:
-        """The stores that are known."""
         return self._sources.stores.keys()
 
     def load(self) -> Load:
-        """What it keeps in memory and waits for."""
         sources, gaps = self._sources, self._gaps
         return Load(gaps.held_bytes, self._delivery.queued_bytes, sources.reads, len(sources.asked), list(gaps.open))
 
     def story(self, topic: str, partition: str, now: float) -> str:
-        """How far a partition came, and what is done about what is missing of it, in one sentence."""
+        """Return one sentence: how far a partition came, and how its missing records are being asked for."""
         key = (topic, partition)
         if key in self._delivery.settled:
             return f"{topic}/{partition}: nothing new for long, next is {self._delivery.settled[key]}"
@@ -448,7 +439,6 @@ class LogConsumer:
         return f"{topic}/{partition}: unknown" if part is None else self._gaps.story(key, part.gap, now)
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         return list(self._delivery.invariants())
 
     def _subscribe(self, wanted: Filter) -> list[Effect]:
@@ -463,7 +453,7 @@ class LogConsumer:
 
     @property
     def _counts(self) -> bool:
-        """True if it counts the stores that have a record: a single store has everything that is read from it."""
+        """True if we count the stores that have a record: with ``min_acks`` of 1 any store that is read has it."""
         return self.min_acks >= COUNTED
 
     def _counted(self, gap: PartitionGap) -> None:
@@ -472,7 +462,7 @@ class LogConsumer:
             gap.retry_at = 0.0
 
     def _ask_heads(self, filters: Iterable[Filter]) -> list[Effect]:
-        """Ask original stores, which do not list what they have."""
+        """Ask original stores, which do not list their partitions."""
         if self._reset is LATEST:
             return []  # they answer with their last record, as if that were new
         return [Publish(GetHeads(each.name, self.address)) for each in filters]
@@ -482,7 +472,7 @@ class LogConsumer:
         return Publish(ConsumerHello(store, self.address, subjects))
 
     def _partition(self, key: Key, first_seen: int, now: float) -> Partition:
-        """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
+        """Return the state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
         part = self._delivery.find(key)
         if part is None:
             begins = self._reset.when_heard(first_seen, new=self._is_new(key[0]))
@@ -504,7 +494,7 @@ class LogConsumer:
         return self._gaps.look(now)
 
     def _begin_with_last(self, key: Key, now: float) -> int:
-        """Where a partition begins that is met now, by a consumer that wants the newest records first."""
+        """Return where a partition begins that is met now, for a consumer that wants the newest records first."""
         if self._last.begun(key[0]):
             return 0
         self._last.want(key, now)
@@ -575,7 +565,6 @@ class LogConsumer:
         return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
 
     def _single(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Effect]:
-        """Take a single record of an original."""
         check_single(sequence, content)
         if not self.wants(key[0]):
             return []
@@ -620,7 +609,7 @@ class LogConsumer:
         return True
 
     def _start(self, store: KnownStore, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
-        """Where to begin in a partition that a store lists; another store may have more from before."""
+        """Return where to begin in a partition that a store lists; another store may have earlier records."""
         if self._reset is LAST:
             return info.first if self._last.begun(key[0]) else self._begin_with_last(key, now)
         if self._reset.kind == "time" and not self._has_all(store, key, info, now):
@@ -640,7 +629,7 @@ class LogConsumer:
     def _listed(
         self, store: KnownStore, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float
     ) -> list[Effect]:
-        """A store lists partitions: begin those that are new, and get what nobody sends live."""
+        """A store lists partitions: begin those that are new, and read records that nobody sends live."""
         delivery = self._delivery
         actions: list[Effect] = []
         store.since[wanted] = answer.version
@@ -685,7 +674,7 @@ class LogConsumer:
 
 
 def _whole(infos: Iterable[PartitionInfo], holes: Iterable[tuple[bytes, bytes, int, int]]) -> dict[Key, RangeSet]:
-    """What a store has on disk of partitions that it lists; what lies before its first offset counts, too."""
+    """Return the offsets on a store's disk, of the partitions that it lists; those before its first one count."""
     whole: dict[Key, RangeSet] = {}
     for info in infos:
         ranges = whole[info.topic, info.partition] = RangeSet()

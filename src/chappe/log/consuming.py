@@ -39,7 +39,7 @@ ASKED_APART_MAX: Final = 16  # filters to ask for one by one; with more, only th
 
 @dataclass(slots=True)
 class _News:
-    """Whether a store has something new for consumers that do not ask it themselves."""
+    """A question whether a store has news, for consumers that do not ask it themselves."""
 
     version: int  # up to which each of them knows all that concerns it
     asked: tuple[int, int, float] | None = None  # a question under way: its number, since which version, when
@@ -79,7 +79,7 @@ class ConsumingMember(Carrying[LogConsumer]):
     # -- the parts ------------------------------------------------------------------------------------
 
     def add(self, part: LogConsumer, now: float) -> list[Effect]:
-        """Carry one more consumer; it hears what was told before it came."""
+        """Carry one more consumer, and tell it what the others were told before it came."""
         self._matching.clear()
         self._common = None
         for each in part.filters:
@@ -106,14 +106,12 @@ class ConsumingMember(Carrying[LogConsumer]):
         return super().remove(address, now)
 
     def subscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Effect]:
-        """A consumer wants further topics."""
         self._matching.clear()
         self._common = None
         self._find_by(part, wanted)
         return self._tell(part, part.subscribe, wanted, now, now=now)
 
     def unsubscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Effect]:
-        """A consumer wants topics no longer."""
         self._matching.clear()
         self._common = None
         actions = self._tell(part, part.unsubscribe, wanted, now, now=now)
@@ -138,7 +136,7 @@ class ConsumingMember(Carrying[LogConsumer]):
             self._exact.pop(name, None)
 
     def carry(self, part: LogConsumer, actions: Sequence[Effect]) -> list[Effect]:
-        """See ``Carrying.carry``; a consumer may have had enough by now, or want more again."""
+        """Carry out a consumer's actions: it may have had enough by now, or want more again."""
         carried = super().carry(part, actions)
         if part.gathers and part.address in self._parts:
             self._gathering[part.address] = part
@@ -154,13 +152,13 @@ class ConsumingMember(Carrying[LogConsumer]):
 
     @property
     def paused(self) -> bool:
-        """True if messages are to be left in the queue. Ask before each: one that is full lets go of the next."""
+        """True if messages are to be left in the queue. Ask before each: one that is full drops the next."""
         return bool(self._paused) and (len(self._paused) == len(self._parts) or len(self._waited_for) > 0)
 
     # -- the world ------------------------------------------------------------------------------------
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """Somebody listens to us: stores of the original are to be told what is wanted."""
+        """Tell original stores that listen which topics are wanted."""
         if prefix[:1] != b"W" and prefix != b"G":
             return []
         count = self._listening.get(prefix, 0) + (1 if on else -1)
@@ -196,7 +194,6 @@ class ConsumingMember(Carrying[LogConsumer]):
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
-        """A store answered one of the consumers."""
         if request_id < REQUESTS:
             return self._news_answered(request_id, answer, now)
         part = self._numbered.get(request_id // REQUESTS)
@@ -279,7 +276,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         return self._tell_news(store, concerned, now)
 
     def _ask_themselves(self, store: str, now: float) -> list[Effect]:
-        """Nothing is known of what is new: all ask, and leave it to the node again when they know."""
+        """Let all consumers ask the store, as its news are unknown; they leave it to the node again later."""
         self._forget_news(store)
         return self._tell_news(store, list(self._parts), now)
 
@@ -324,12 +321,12 @@ class ConsumingMember(Carrying[LogConsumer]):
 
 
 def _common(one: str, other: str) -> str:
-    """How both begin; of several texts it is enough to look at the first and the last in order."""
+    """Return the common beginning; of several texts it is enough to look at the first and the last in order."""
     return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _told_of(message: Message) -> Message:
-    """What a message tells without its records: how far the partition goes."""
+    """Return a message without its records, which tells how far the partition goes."""
     if isinstance(message, BatchMessage):
         last = Batch.parse(message.body, check=False).next - 1
     elif isinstance(message, RecordMessage):
@@ -352,7 +349,7 @@ class Scout(ConsumingMember):
     Those are waited for a little, and so is everybody where there are several towers: it is unknown which has heard us.
 
     Args:
-        settle_s: So long after the first store others are waited for, at most.
+        settle_s: The longest wait for others after the first store.
         towers: How many there are to ask.
         forwarders: How many are dialled instead.
     """

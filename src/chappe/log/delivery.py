@@ -1,4 +1,4 @@
-"""What a consumer delivers: each partition in order; where it begins, and what it does without if nobody has it."""
+"""The deliveries of a consumer: partitions in order, their beginnings, and the records that are passed over."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Reset:
         return self.kind == "offset"
 
     def when_heard(self, offset: int, *, new: bool) -> int:
-        """Where to start in a partition that comes live at ``offset``; UNDECIDED if that takes a store to say.
+        """Return where to start in a partition that comes live at ``offset``; UNDECIDED if only a store can say.
 
-        ``new``: all stores listed what they had and this was not in it, so nothing of it is old.
+        ``new``: all stores listed their partitions without this one, so nothing of it is old.
         """
         match self.kind:
             case "earliest":
@@ -52,7 +52,7 @@ class Reset:
                 return UNDECIDED
 
     def when_listed(self, info: PartitionInfo, *, new: bool) -> int:
-        """Where to start in a partition that a store lists; UNDECIDED if the store must be asked for a time.
+        """Return where to start in a partition that a store lists; UNDECIDED if the store must be asked for a time.
 
         Not for ``earliest``: there other stores count too. ``new``: the store listed all it had before, and this was
         not in it.
@@ -86,7 +86,7 @@ class Partition:
 
 
 class Records(Frozen, frozen=True):
-    """What is delivered: the records of ``batch`` from offset ``start`` on.
+    """A delivery: the records of ``batch`` from offset ``start`` on.
 
     ``since``: Of a sealed batch, skip the records before the first one of this time or later.
     """
@@ -100,8 +100,6 @@ class Records(Frozen, frozen=True):
 
 @dataclass(slots=True)
 class _GatheredSingles:
-    """Consecutive single records of an original, gathered for one batch."""
-
     base: int
     arrived_us: int  # when the first one came
     contents: list[bytes]
@@ -144,7 +142,7 @@ class Delivery:
         return self.queued_bytes >= self._limits.consumer_queue_bytes
 
     def heads(self) -> dict[Key, int]:
-        """The offset after the last one known to exist, of every partition."""
+        """Return the offset after the last one known to exist, of every partition."""
         return {**self.settled, **{key: max(part.gap.head, part.gap.next) for key, part in self.partitions.items()}}
 
     def lacks(self, key: Key, end: int) -> bool:
@@ -154,7 +152,7 @@ class Delivery:
         return part is not None and not part.gap.complete and part.gap.next < end
 
     def find(self, key: Key) -> Partition | None:
-        """The state of a partition, if it has one; one that was settled has all again."""
+        """Return the state of a partition, if it has one; one that was settled is made again."""
         part = self.partitions.get(key)
         if part is None and key in self.settled:
             position = self.settled.pop(key)
@@ -162,14 +160,13 @@ class Delivery:
         return part
 
     def add(self, key: Key, next_: int) -> Partition:
-        """A partition that is new."""
         part = self.partitions[key] = Partition(PartitionGap(next_), strict=self._reset.strict)
         return part
 
     def settle(self, now: float) -> None:
         """Keep only the positions of partitions without news.
 
-        What was only spoken of, and never came, is forgotten.
+        Partitions that were only spoken of, and never came, are forgotten.
         """
         listed = self._sources.lists
         for key, part in list(self.partitions.items()):
@@ -223,7 +220,7 @@ class Delivery:
         return self.take_held(key, part.gap, now)
 
     def go_to(self, key: Key, offset: int, *, strict: bool = True) -> None:
-        """Go on at an offset that the user named; else, if not ``strict``, behind what nobody has of it any more."""
+        """Go on at an offset that the user named; if not ``strict``, behind records that nobody has any more."""
         part = self.find(key) or self.partitions.setdefault(key, Partition(PartitionGap(offset)))
         gap = part.gap
         self.gaps.drop_held(gap)
@@ -234,7 +231,6 @@ class Delivery:
         self.gaps.want(key, gap)
 
     def ahead(self, key: Key, batch: Batch) -> Effect:
-        """Deliver a record of a partition that has not begun."""
         self.queued_bytes += len(batch.raw)
         return Deliver(self._address, Records(key[0], key[1], batch, batch.base))
 
@@ -287,11 +283,10 @@ class Delivery:
         return [Deliver(self._address, Records(key[0], key[1], batch, singles.base))]
 
     def hand_on_all(self) -> list[Effect]:
-        """Deliver the gathered single records of all partitions."""
         return [action for key in list(self.singles) for action in self.hand_on(key)] if self.singles else []
 
     def advance_all(self, key: Key, batches: list[Batch]) -> list[Effect]:
-        """Deliver what a store read for us, all of it before anything is asked for again; keep what came early."""
+        """Deliver a store's batches, all before anything is asked for again; keep those that came early."""
         part = self.find(key)
         if part is None:
             return []  # nobody wants it any more
@@ -343,21 +338,21 @@ class Delivery:
     # -- as the owner of gaps ---------------------------------------------------------------------------
 
     def asks_from(self) -> float:
-        """Any time, unless the application is behind."""
+        """Return minus infinity (at once), or infinity while the application is behind."""
         return math.inf if self.paused else -math.inf
 
     def known_to(self, key: Key) -> int:
-        """Everything that a store lists is remembered."""
+        """Note everything that a store lists."""
         return -1
 
     def readable_to(self, key: Key, gap: PartitionGap) -> float:
-        """The offset before which enough stores have everything on disk, if stores are counted."""
+        """Return the offset before which enough stores have everything on disk, if stores are counted."""
         if self._min_acks < COUNTED or gap.next == UNDECIDED:
             return math.inf
         return self._sources.confirmed(key, gap.next, self._min_acks)
 
     def confirmed(self, key: Key, batches: list[Batch], now: float) -> list[Batch]:
-        """Those of the batches that a store has read for us which enough stores have; the others are read again."""
+        """Return those of the batches read from a store that enough stores have; the others are read again."""
         part = self.find(key)
         if self._min_acks < COUNTED or part is None or not batches:
             return batches
@@ -370,7 +365,7 @@ class Delivery:
         return kept
 
     def place(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Find out where to begin; report a position that is not, or no longer, there, and go on elsewhere."""
+        """Find out where to begin; report a position that is out of range, and go on elsewhere."""
         part = self.partitions[key]
         if gap.next == UNDECIDED:
             return self._decide(key, gap, now)
@@ -393,7 +388,7 @@ class Delivery:
         return self._unconfirmed(key, part, now)
 
     def _unconfirmed(self, key: Key, part: Partition, now: float) -> list[Effect]:
-        """Say once for each gap that too few stores have what comes next."""
+        """Report once for each gap that too few stores have the next records."""
         gap = part.gap
         if self.readable_to(key, gap) > gap.next:
             part.waits_from = math.inf
@@ -424,7 +419,7 @@ class Delivery:
         return self.begin(key, gap.end, now)
 
     def _out_of_range(self, key: Key, part: Partition, first: int, next_: int, now: float) -> list[Effect]:
-        """The position is not, or no longer, there: report it, and go on where the policy says."""
+        """Report a position that is out of range, and go on where the policy says."""
         gap = part.gap
         event = OutOfRange(key[0], key[1], gap.next, first, next_, part.strict)
         quiet = not part.strict and gap.next == 0 and self._reset.kind in ("earliest", "last")
@@ -444,7 +439,7 @@ class Delivery:
         return self._out_of_range(key, part, first, at, now)
 
     def fetching(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Say once for each gap that it is waited for."""
+        """Report once for each gap that it is waited for."""
         part = self.partitions[key]
         waited = now - gap.missing_at
         if part.told == gap.next or waited < self._limits.missing_told_s or not self.patience_s(key, gap, now) > waited:
@@ -454,7 +449,7 @@ class Delivery:
         return [Report(RecordsMissing(key[0], key[1], gap.next, end - 1))]
 
     def patience_s(self, key: Key, gap: PartitionGap, now: float) -> float:
-        """Where there are or were stores, longer than they wait for one another; for the same stores only once."""
+        """Wait longer than stores wait for one another, if there are or were any; for the same stores only once."""
         if not self._sources.ever:
             return 0.0
         passed_at = self.partitions[key].passed_at
@@ -470,7 +465,7 @@ class Delivery:
         return [Report(RecordsLost(key[0], key[1], gap.next, goal - 1, reason))]
 
     def answer_begins(self, gap: PartitionGap, base: int) -> None:
-        """The answer to a FETCH begins at ``base``, behind the next offset."""
+        """Note that the answer to a FETCH begins at ``base``, behind the next offset."""
         if gap.next != UNDECIDED and not gap.held and gap.tries and not self._sources.ever:
             # The producer answered from the first record that it still keeps: what came before is not there.
             gap.tries = max(gap.tries, GIVE_UP_TRIES - 1)
@@ -478,7 +473,6 @@ class Delivery:
     # -- for people and checkers --------------------------------------------------------------------------
 
     def invariants(self) -> Iterator[str]:
-        """Return each violated invariant as a sentence."""
         for key, part in self.partitions.items():
             yield from self.gaps.invariants(key, part.gap)
             if part.gap.state is not GapState.CLOSED and part.gap.complete and not part.gap.held and not part.strict:

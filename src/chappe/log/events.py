@@ -1,4 +1,4 @@
-"""What the log's cores report to the application: each event is one sentence when printed."""
+"""Events that the log's cores report to the application: each is one sentence when printed."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ class IdentityClash:
 
 @dataclass(frozen=True, slots=True)
 class IdentityBehind:
-    """Others know offsets of our partition that our journal does not know of; ``sent``: new records published before
-    that was known, which they may have dropped."""
+    """Others know offsets of our partition that our journal does not know of.
+
+    ``sent``: new records published before that was known, which they may have dropped.
+    """
 
     topic: str
     partition: str
@@ -263,7 +265,7 @@ class WritesResumed:
 
 @dataclass(frozen=True, slots=True)
 class MachineRefused:
-    """The machine refuses something, such as a further file: what it was for is not done, and tried again."""
+    """The machine refuses something, such as a further file: the work is not done, and is tried again."""
 
     reason: str
 
@@ -333,7 +335,7 @@ class RecordsRefused:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRefused:
-    """A connection that was dialled does not come about for want of the right keys; it is tried again."""
+    """A connection that was dialled is refused for want of the right keys; it is tried again."""
 
     endpoint: str
     reason: str

@@ -40,8 +40,6 @@ LATELY_MAX: Final = 50_000  # messages of one kind that are passed on within tha
 
 @dataclass(slots=True)
 class _PassedSingles:
-    """Records that follow each other."""
-
     base: int
     arrived_us: int
     contents: list[bytes]
@@ -49,7 +47,7 @@ class _PassedSingles:
 
 
 class _Lately:
-    """What was passed on a moment ago."""
+    """Messages that were passed on a moment ago."""
 
     def __init__(self) -> None:
         self._passed: dict[tuple[object, ...], tuple[int, float]] = {}  # in order of time
@@ -68,7 +66,7 @@ class _Lately:
 
 
 class LogForwarder:
-    """What a node runs around a store that forwards."""
+    """The role of a node whose store forwards."""
 
     def __init__(self, store: LogStore, *, now: float) -> None:
         self.address = store.address
@@ -90,7 +88,7 @@ class LogForwarder:
         return self._store.handle_subscription(prefix, on, now)
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """Something a member published: take it, and pass it on. Raises ProtocolError for a malformed batch."""
+        """Take a message that a member published, and pass it on. Raises ProtocolError for a malformed batch."""
         store = self._store
         match message:
             case BatchMessage() | RecordMessage() if message.direct and message.topic != self.address:
@@ -159,7 +157,7 @@ class LogForwarder:
         return published(message, originals=originals)
 
     def _gather(self, message: RecordMessage) -> list[Effect]:
-        """Keep a single record until what came with it is handled, too; returns what it does not fit or follow.
+        """Keep a single record until its neighbours in the queue are handled; return records that it does not follow.
 
         That may take a second, as when the machine refuses something.
         """
@@ -184,7 +182,7 @@ class LogForwarder:
         return [_batch(key, found) for key, found in singles.items()]
 
     def _pass_question(self, message: Fetch, now: float) -> list[Effect]:
-        """Members of chappe have asked the stores before; an original is to get from the producer what we have not."""
+        """Pass on a FETCH of an original for records that we lack; members of chappe have asked the stores."""
         requester = encode_topic(message.address)
         info = self._store.storage.partition(message.subject, message.topic)
         have = info is not None and info.first <= message.sequence < info.next
@@ -202,7 +200,7 @@ class LogForwarder:
 
 
 def published(message: BatchMessage, *, originals: bool) -> list[Effect]:
-    """A batch for those who know batches, and its records one by one if originals listen."""
+    """Return a batch for those who know batches, and its records one by one if originals listen."""
     if not originals:
         return [Publish(message)]
     batch = Batch.parse(message.body, check=False)
@@ -217,7 +215,7 @@ def published(message: BatchMessage, *, originals: bool) -> list[Effect]:
 
 
 def _place(message: BatchMessage | RecordMessage) -> tuple[str, str, object]:
-    """Which records of which partition; a batch begins with its checksum and its offset."""
+    """Return which records of which partition; a batch begins with its checksum and its offset."""
     start = message.sequence if isinstance(message, RecordMessage) else bytes(message.body[: HEADER.size])
     return message.subject, message.address, start
 

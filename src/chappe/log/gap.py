@@ -1,7 +1,7 @@
-"""What is missing of partitions, and what is done about it: one machine for consumers and stores.
+"""Gaps of partitions, and how they are filled: one machine for consumers and stores.
 
-Every partition has a ``PartitionGap``: the next offset that its member can use, what is known to exist behind that, and
-what came early and is held. While nothing is missing it is closed. An open one is looked at again and again:
+Every partition has a ``PartitionGap``: the next offset that its member can use, the end that is known behind that, and
+batches that came early and are held. While nothing is missing it is closed. An open one is looked at again and again:
 
     closed ──► open ──► reading ──► (records) ──► open or closed
                 │  ▲       │
@@ -12,8 +12,8 @@ what came early and is held. While nothing is missing it is closed. An open one 
                 └──► nobody has it: passed over, or given up until somebody speaks of it again
 
 It is read from a store that has it; where no store of ours has it, FETCH asks its producer and original stores, again
-and again. What nobody has is passed over once everybody was asked for long enough. What differs between members they
-say as the ``GapOwner``: where a partition begins, how patient they are, and what passing over means.
+and again. Records that nobody has are passed over once everybody was asked for long enough. Members differ, as their
+``GapOwner`` says: where a partition begins, how patient they are, and what passing over means.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_single(sequence: int, content: bytes) -> None:
 
 
 class GapState(Enum):
-    """What is being done about what is missing of a partition."""
+    """The step by which the missing records of a partition are being fetched."""
 
     CLOSED = "closed"  # nothing is known to be missing
     OPEN = "open"  # its turn comes, not before ``retry_at``
@@ -60,7 +60,7 @@ class GapState(Enum):
 
 @dataclass(slots=True)
 class PartitionGap:
-    """One partition: how far it came, what is known behind that, and what was tried to get it."""
+    """One partition: how far it came, the end that is known behind that, and the attempts to fill the gap."""
 
     next: int  # the offset that is wanted next, or UNDECIDED
     head: int = 0  # the offset after the last one known to exist
@@ -79,7 +79,7 @@ class PartitionGap:
     damaged: RangeSet | None = None  # what a store answered with damage for; nothing of it lies before ``next``
 
     def heard(self, now: float, *, live: bool) -> None:
-        """Records came: live from the producer, or in answer to a FETCH."""
+        """Note that records came: live from the producer, or in answer to a FETCH."""
         if live:
             self.heard_at = now
         elif self.state is GapState.FETCHING:
@@ -87,17 +87,16 @@ class PartitionGap:
 
     @property
     def complete(self) -> bool:
-        """True if nothing is known to exist that did not come."""
+        """True if every record that is known to exist has come."""
         return self.next >= self.head
 
     @property
     def end(self) -> int:
-        """The offset after what is missing next, if anything is."""
         return self.held[0].base if self.held else self.head
 
     @property
     def gone_to(self) -> int:
-        """Where what its producer has begins, said twice, as the head of an answer may be lost; 0: nobody knows."""
+        """Where its producer's records begin, said twice, as the head of an answer may be lost; 0: nobody knows."""
         return min(self.kept_before, self.kept_from)
 
     @property
@@ -117,7 +116,7 @@ class PartitionGap:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a member keeps in memory and waits for, for people and checkers."""
+    """The memory that a member uses, and the answers it waits for, for people and checkers."""
 
     held_bytes: int  # of batches behind what is missing
     waiting_bytes: int  # at a store for the disk, at a consumer for the application
@@ -127,31 +126,31 @@ class Load:
 
 
 class GapOwner(Protocol):
-    """What differs between members that fill gaps."""
+    """A member that fills gaps, where it differs from others."""
 
     def asks_from(self) -> float:
-        """When it may ask again for what is missing; infinity while it takes nothing more in."""
+        """Return when it may ask again for missing records; infinity while it takes nothing more in."""
 
     def place(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Move the next offset to where it is to be, if that is not where it is; or find out where that is."""
+        """Move the next offset to where it is to be, or find out where that is."""
 
     def fetching(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """A producer is asked for what is missing."""
+        """Note that a producer is asked for missing records."""
 
     def patience_s(self, key: Key, gap: PartitionGap, now: float) -> float:
-        """How long everybody is to be asked for what is missing before it is passed over."""
+        """Return how long everybody is asked for missing records before they are passed over."""
 
     def pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
         """Nobody has what comes before ``goal``: the gap goes on there."""
 
     def take_held(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Use what is held and begins at or before the next offset."""
+        """Use held batches that begin at or before the next offset."""
 
     def known_to(self, key: Key) -> int:
-        """What a store has of a partition is remembered if it is more than this."""
+        """Return the offset up to which all is known here: a store's records beyond it are noted."""
 
     def readable_to(self, key: Key, gap: PartitionGap) -> float:
-        """What comes from here on is not to be read yet, though a store has it; infinity: all may be read."""
+        """Return the offset from which on a store's records are not to be read yet; infinity: all may be read."""
 
 
 class Gaps:
@@ -174,13 +173,13 @@ class Gaps:
         self.held_bytes = 0
 
     def want(self, key: Key, gap: PartitionGap) -> None:
-        """There is something to get of a partition."""
+        """Open a gap: some records of a partition are missing."""
         if gap.state is GapState.CLOSED:
             gap.state = GapState.OPEN
             self.open[key] = gap
 
     def close(self, key: Key, gap: PartitionGap) -> None:
-        """Nothing is missing, or nobody has it: what was tried for it is over."""
+        """Close a gap: nothing is missing, or nobody has it, and what was tried for it is over."""
         self.open.pop(key, None)
         gap.state = GapState.CLOSED
         gap.tries, gap.retry_at, gap.damaged = 0, 0.0, None
@@ -201,7 +200,7 @@ class Gaps:
             gap.damaged.remove(0, gap.next)
 
     def hold_early(self, key: Key, gap: PartitionGap, batch: Batch, *, live: bool) -> None:
-        """Keep a batch that lies behind what is missing; in order, without overlap, up to the bound."""
+        """Hold a batch that lies behind the missing records; in order, without overlap, up to the bound."""
         if not live and not 0 < gap.kept_from < batch.base:
             gap.kept_from = batch.base
         gap.head = max(gap.head, batch.next)
@@ -210,7 +209,7 @@ class Gaps:
         self.want(key, gap)
 
     def hold(self, gap: PartitionGap, batch: Batch) -> None:
-        """Keep a batch, if there is room; what is dropped is asked for like everything else."""
+        """Hold a batch, if there is room; a batch that is dropped is asked for like other missing records."""
         size = len(batch.raw)
         if self.held_bytes + size > self._limits.held_bytes_max or (gap.held and batch.base < gap.held[-1].next):
             return
@@ -231,7 +230,6 @@ class Gaps:
         return None
 
     def drop_held(self, gap: PartitionGap) -> None:
-        """Forget what is held; it is asked for like everything else."""
         self.held_bytes -= sum(len(batch.raw) for batch in gap.held or ())
         gap.held = None
 
@@ -242,7 +240,7 @@ class Gaps:
         return max(self._look_at, self.owner.asks_from())
 
     def look(self, now: float) -> list[Effect]:
-        """Ask for what is missing of some partitions, others each time."""
+        """Ask for missing records of some partitions, others each time."""
         actions: list[Effect] = []
         if not self.open or now < self.owner.asks_from():
             return actions
@@ -258,7 +256,7 @@ class Gaps:
         return actions
 
     def pursue(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Ask whoever may have the next offset of an open gap, if it is time to."""
+        """Ask somebody who may have the next offset of an open gap, if it is time to."""
         if gap.state is GapState.READING or now < max(gap.retry_at, self.owner.asks_from()) or self._sources.busy:
             return []
         if now - gap.heard_at <= QUIET_S and not gap.held and gap.next >= gap.said:
@@ -287,7 +285,7 @@ class Gaps:
         return actions + self._fetch(key, gap, now)
 
     def _read(self, store: KnownStore, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """Ask for what is wanted next, and for what comes behind that: one is read while the other is on its way."""
+        """Ask for the next records, and for those behind them: one is read while the other is on its way."""
         gap.state = GapState.READING
         actions: list[Effect] = []
         if gap.ahead == gap.next:
@@ -306,7 +304,7 @@ class Gaps:
         return self._sources.seek(store, key, timestamp, now)
 
     def _fetch(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
-        """No store of ours has it: ask its producer and original stores, and go on without what nobody has."""
+        """Ask the producer and original stores, as no store of ours has it; go on without records that nobody has."""
         if gap.tries >= GIVE_UP_TRIES:
             ranges = self._sources.ranges(key)
             known = [gap.end if gap.held else 0, gap.gone_to, gap.damaged_to, *(first for first, _ in ranges)]
@@ -408,7 +406,7 @@ class Gaps:
     # -- for people and checkers --------------------------------------------------------------------------
 
     def story(self, key: Key, gap: PartitionGap, now: float) -> str:
-        """What is done about a partition, in one sentence."""
+        """Return one sentence: how a partition's gap is being filled."""
         at = "undecided where to begin" if gap.next == UNDECIDED else f"next is {gap.next}, known to exist {gap.head}"
         told = f"{key[0]}/{key[1]}: {gap.state.value}, {at}"
         if gap.held:
@@ -421,7 +419,7 @@ class Gaps:
         return told
 
     def invariants(self, key: Key, gap: PartitionGap) -> list[str]:
-        """What is not as it must be in one gap, one sentence each."""
+        """Return each violated invariant of one gap as a sentence."""
         found = []
         if (gap.state is GapState.CLOSED) != (key not in self.open) or self.open.get(key, gap) is not gap:
             found.append(f"{key} is {gap.state.value}, and {'' if key in self.open else 'not '}among the open gaps")

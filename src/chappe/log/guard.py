@@ -1,6 +1,6 @@
-"""Who may have and give what: asked for everything that comes over a connection with keys, before a core sees it.
+"""The rights of each member: asked for everything that comes over a connection with keys, before a core sees it.
 
-A guard is told who is at the other end, which the sockets know: the identity that was let in, or the one whose key was
+The sockets tell a guard who is at the other end: the identity that was let in, or the one whose key was
 dialled. It never believes what a message says of its sender.
 
 ===================================  ==========================================================================
@@ -20,7 +20,7 @@ beacons                              who sends one names itself, and may do some
                                      identity of a producer may ``produce`` something
 ===================================  ==========================================================================
 
-What a query wants is in ``asks``. Without keys there is no guard, and nothing is asked.
+``asks`` has the rights for queries. Without keys there is no guard, and nothing is asked.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ RULES_BITS: Final = 11
 
 @dataclass(frozen=True, slots=True)
 class LogRefusal:
-    """Somebody may not do something; ``topic`` is how topics begin if ``prefix``, and empty if none is named."""
+    """An identity may not do something; ``topic`` is a prefix if ``prefix``, and empty if none is named."""
 
     who: str
     verb: str
@@ -102,12 +102,12 @@ class LogRefusal:
 
 
 class Guard:
-    """Judges what comes to one member.
+    """Judges messages to one member.
 
     Args:
-        decisions: What counts now.
+        decisions: The permissions in force.
         refused: Told of each refusal.
-        takes: What who hands us records has to be allowed.
+        takes: The rights of which a member needs one to hand us records.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Guard:
     # -- messages -------------------------------------------------------------------------------------
 
     def message(self, who: str, message: Message) -> Message | None:
-        """What somebody may say of a message: all of it as a rule, or nothing."""
+        """Return the part of a message that its sender may say: all of it as a rule, or nothing."""
         match message:
             case BatchMessage() | RecordMessage() | Head():
                 takes = STORES if is_ordered(message.address) else self._takes  # a store publishes for its chain
@@ -171,7 +171,7 @@ class Guard:
         return False
 
     def _may_all(self, who: str, prefix: str) -> bool:
-        """Whether somebody may have all topics that begin so; of who may have some it is no refusal: he gets these."""
+        """Return True if a member may have a whole prefix; one that may have some of it gets these, unrefused."""
         scopes = self._decisions().scopes(who, READERS, prefix)
         if not scopes:
             self._tell(who, CONSUME, prefix, prefix=True)
@@ -200,7 +200,7 @@ class Guard:
     # -- subscriptions --------------------------------------------------------------------------------
 
     def scope(self, who: str, prefix: bytes) -> list[bytes]:
-        """What a subscription of somebody is narrowed to; nothing if it is not honoured."""
+        """Return the prefixes to which a member's subscription is narrowed; none if it is not honoured."""
         kind, rest = prefix[:1], prefix[1:]
         decisions = self._decisions()
         if b"\0" in rest:
@@ -226,7 +226,7 @@ class Guard:
         return []
 
     def subscribed(self, who: str, prefix: bytes) -> list[bytes]:
-        """As ``scope``; it is refused if nothing is left, or somebody else listens to what is meant for one address."""
+        """Return ``scope``; refuse if nothing is left, or another member listens to messages for one address."""
         scope = self.scope(who, prefix)
         kind, rest = prefix[:1], prefix[1:]
         if not scope:
@@ -272,7 +272,7 @@ class Guard:
     # -- queries --------------------------------------------------------------------------------------
 
     def asks(self, who: str, request: Request) -> ErrorAnswer | None:
-        """What somebody who asks a store is answered instead; None if he may ask."""
+        """Return the refusal of a query to a store; None if the member may ask."""
         decisions = self._decisions()
         match request:
             case ReadRequest() | SeekRequest() | LastRequest():
@@ -299,11 +299,11 @@ class Guard:
         return ErrorAnswer(str(refusal), DENIED)
 
     def asked(self, request: Request) -> Request:
-        """What a store is asked for: of what somebody was told by other rules he knows nothing."""
+        """Return the request to pass to a store: answers that the member got under other rules do not count."""
         return self._known(request, VERSION_BITS)
 
     def told(self, who: str, answer: Answer) -> Answer:
-        """What of a store's answer somebody may know, whoever asked."""
+        """Return the part of a store's answer that a member may know, whoever asked."""
         return self._listed(who, LISTERS, answer, VERSION_BITS) if isinstance(answer, HeadsAnswer) else answer
 
     def administers(self, who: str) -> bool:
@@ -311,7 +311,7 @@ class Guard:
         return self._decisions().may_all(who, ADMINISTRATORS, "")
 
     def answered(self, who: str, answer: Answer) -> Answer:
-        """What of the answer of a store is believed: of topics that it may ``store``."""
+        """Return the part of a store's answer that is believed: topics that it may ``store``."""
         match answer:
             case HeadsAnswer():
                 return self._listed(who, STORES, answer, VERSION_BITS + RULES_BITS)
@@ -321,7 +321,7 @@ class Guard:
         return answer
 
     def asking(self, who: str, request: Request) -> Request | None:
-        """What a store is to be asked; None if it may not know that."""
+        """Return the request to put to a store; None if the store may not know of it."""
         if isinstance(request, ReadRequest | SeekRequest | LastRequest | TrimRequest):
             return request if self._may(who, STORES, decode_topic(request.topic)) else None
         return self._known(request, VERSION_BITS + RULES_BITS)
@@ -340,7 +340,7 @@ class Guard:
         return msgspec.structs.replace(request, since=request.since & ((1 << at) - 1) if same else 0)
 
     def _rules(self) -> int:
-        """A small number that is another one when something else is decided."""
+        """Return a small number that changes when the rules do."""
         decisions = self._decisions()
         if decisions is not self._judged_by:
             self._judged_by, self._changes = decisions, (self._changes + 1) & ((1 << RULES_BITS) - 1)

@@ -40,23 +40,21 @@ Send = Callable[[list[bytes]], None]
 
 
 class Groups(Protocol):
-    """The keys of groups that somebody has."""
-
     def versions(self) -> Mapping[str, int]:
-        """Of the groups that the permissions have; 0 where there are no keys."""
+        """Return the versions of the groups that the permissions have; 0 where there are no keys."""
 
     def wanted(self, group: str, name: str) -> bool:
         """Return True if an identity is of a group, by the permissions."""
 
     def after(self, group: str, version: int) -> bytes:
-        """What has been added since, to be handed on; empty if there is nothing."""
+        """Return the lines added since, to be handed on; empty if there are none."""
 
     def hear(self, group: str, version: int, now: float) -> None:
-        """Whoever hands them on has said which version he has."""
+        """Note the version that a member which hands them on has."""
 
 
 class Held(Protocol):
-    """What somebody has of both, and takes if the authority has signed it and it is newer."""
+    """The permissions and keys of a member, which takes others if the authority has signed them and they are newer."""
 
     name: str
 
@@ -65,7 +63,7 @@ class Held(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the permissions in force."""
+        """The version of the permissions in force."""
 
     @property
     def raw(self) -> bytes:
@@ -74,7 +72,7 @@ class Held(Protocol):
     def offer(self, raw: bytes) -> object: ...
 
     def offer_keys(self, group: str, raw: bytes) -> object:
-        """Somebody hands on keys of a group."""
+        """Offer keys of a group that another member hands on."""
 
 
 def is_handed_on(kind: bytes) -> bool:
@@ -83,14 +81,14 @@ def is_handed_on(kind: bytes) -> bool:
 
 
 class PermissionsMember:
-    """One that hears towers or forwarders, and sends to them.
+    """A member that hears towers or forwarders, and sends to them.
 
     Args:
         word: ``WORD_BYTES`` that nobody else has.
         all_groups: Whether it wants the keys of groups to which it does not belong, to hand them on.
 
     Attributes:
-        kinds: What it is to be subscribed to.
+        kinds: The kinds of messages to subscribe to.
     """
 
     def __init__(self, gate: Held, send: Send, word: bytes, *, all_groups: bool = False) -> None:
@@ -104,7 +102,7 @@ class PermissionsMember:
         self.kinds = (VERSION, PERMISSIONS, *groups)
 
     def hear(self, frames: list[bytes], now: float) -> None:
-        """They said something of these kinds."""
+        """Take a message of these kinds from a tower or forwarder."""
         if frames[0] == VERSION:
             self._compare(frames[1:], now)
         elif frames[0] == PERMISSIONS:
@@ -135,7 +133,7 @@ class PermissionsMember:
 
 
 class Middle:
-    """A tower or forwarder: what members bring it hands on to all of them."""
+    """A tower or forwarder, which hands on what members bring to all of them."""
 
     def __init__(self, gate: Held, send: Send) -> None:
         self._gate = gate
@@ -149,7 +147,7 @@ class Middle:
         self._answered_at = -math.inf
 
     def hear(self, frames: list[bytes], now: float) -> None:
-        """A member brings something, or asks for it."""
+        """Take permissions or keys that a member brings, or its question for them."""
         if frames[0] == GROUPS:
             group = frames[1].decode(errors="replace") if len(frames) > 1 else ""
             if len(frames) == 3:

@@ -16,7 +16,7 @@ from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLo
 
 
 class Introducer:
-    """Whom a forwarder has met: the ``forwarders`` that it dials, and programs that beacon to it.
+    """The members that a forwarder has met: the ``forwarders`` that it dials, and programs that beacon to it.
 
     Args:
         role: Told of members that are gone.
@@ -43,7 +43,6 @@ class Introducer:
 
     @property
     def peers(self) -> int:
-        """Number of forwarders and programs known."""
         return self._forwarders.peers + self._nodes.peers
 
     @property
@@ -51,7 +50,7 @@ class Introducer:
         return self._forwarders.met + self._nodes.met
 
     def handle_frames(self, frames: list[bytes], peer_host: str, now: float) -> list[Effect]:
-        """A program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError.
+        """Take a program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError.
 
         It comes without keys, so it belongs to no identity.
         """
@@ -61,13 +60,13 @@ class Introducer:
         return self._taken(self._nodes.handle_frames(beacon, now), now)
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A program wants to hear beacons, or no longer: it is told of us at once."""
+        """Announce us at once to a program that subscribed to beacons."""
         if on and prefix == BEACON:
             self._tell_at = min(self._tell_at, max(now, self._told_at + REPLAY_S))
         return self.handle_timeout(now) if now >= self._tell_at else []
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Say who we are; drop who has been silent."""
+        """Announce us; drop members that have been silent."""
         actions = self._nodes.handle_timeout(now)
         if now >= self._tell_at:
             actions += self._nodes.announce(now)
@@ -82,7 +81,7 @@ class Introducer:
     def store_heard(self, address: str, now: float) -> None: ...
 
     def claim(self, identity: str, now: float) -> list[Effect]:
-        """A forwarder has no identities."""
+        """Do nothing: a forwarder has no identities."""
         return []
 
     def disclaim(self, identity: str) -> list[Effect]:
@@ -96,7 +95,7 @@ class Introducer:
         return [self._published(each) for each in self._nodes.goodbye() if isinstance(each, Send)]
 
     def _taken(self, actions: Sequence[Effect], now: float) -> list[Effect]:
-        """What follows from what the beacon side says: of ours goes one, which as a tower we hear ourselves."""
+        """Translate actions of the beacon side: one of our beacons leaves, which we hear ourselves as a tower."""
         found: list[Effect] = []
         for each in actions:
             if not isinstance(each, Send):
@@ -153,7 +152,6 @@ class Forwarders:
 
     @property
     def peers(self) -> int:
-        """Number of forwarders that are there."""
         return sum(each.address is not None for each in self._heard)
 
     @property
@@ -162,7 +160,7 @@ class Forwarders:
         return [(each.address, each.at) for each in self._heard if each.address is not None]
 
     def heard(self, place: int, address: str, now: float) -> list[Effect]:
-        """The forwarder at a place said who it is."""
+        """Note that the forwarder at a place said its address."""
         found = self._heard[place]
         former, found.address, found.lost_at = found.address, address, now + BEACON_TIMEOUT_S
         if former == address:
@@ -170,10 +168,10 @@ class Forwarders:
         return [Report(ForwarderFound(found.at))] if former is None else self._role.handle_gone(former, now)
 
     def store_heard(self, address: str, now: float) -> None:
-        """Nothing follows: ``heard`` tells what a forwarder says of itself, and no other store is met."""
+        """Do nothing: ``heard`` tells what a forwarder says of itself, and no other store is met."""
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Those that were silent for long are gone."""
+        """Drop forwarders that were silent for long."""
         actions: list[Effect] = []
         for each in self._heard:
             if now >= each.lost_at:
@@ -188,7 +186,7 @@ class Forwarders:
         return min((each.lost_at for each in self._heard), default=math.inf)
 
     def claim(self, identity: str, now: float) -> list[Effect]:
-        """Nobody is told: those who go on with an identity do not hear each other here."""
+        """Do nothing: members that go on with an identity do not hear each other here."""
         return []
 
     def disclaim(self, identity: str) -> list[Effect]:
@@ -198,7 +196,7 @@ class Forwarders:
         return False
 
     def goodbye(self) -> list[Effect]:
-        """A connection that ends says enough."""
+        """Do nothing: a connection that ends says enough."""
         return []
 
 

@@ -43,8 +43,7 @@ class JournalDisk(Protocol):
     def begin(self, first: int) -> None:
         """Create an empty file durably, and write to it from now on. After a failure the former one stays in use."""
 
-    def write(self, raw: bytes, at: int) -> None:
-        """Write all bytes at a position."""
+    def write(self, raw: bytes, at: int) -> None: ...
 
     def sync(self) -> None: ...
 

@@ -48,8 +48,6 @@ _Last: TypeAlias = tuple[bytes, int, bytes | None, bytes]  # key, time, value an
 
 @dataclass(slots=True)
 class _ValuesPart:
-    """The records of one partition that are the newest of their keys."""
-
     name: str
     next: int  # everything before it was looked at
     records: dict[int, _Last] = field(default_factory=dict)
@@ -93,7 +91,7 @@ class LastValues:
         self.held_bytes = 0  # what all tables take, about
 
     def answer(self, request: LastRequest, now: float) -> tuple[Answer, tuple[bytes, ...]]:
-        """The answer and its batches of one record each."""
+        """Return the answer and its batches of one record each."""
         topic = decode_topic(request.topic)
         table = self._tables.pop(topic, None)
         if request.table and (table is None or table.number != request.table):
@@ -118,7 +116,7 @@ class LastValues:
         return self._page(table, request)
 
     def handle_timeout(self, now: float) -> None:
-        """Read on what somebody waits for, and forget what nobody asks for."""
+        """Read on for those who wait, and forget tables that nobody asks for."""
         if now < self.due:
             return
         wanted = [each for each in self._tables.values() if each.goals and now - each.asked_at < ASKED_S]
@@ -131,7 +129,6 @@ class LastValues:
         self.due = now + PAUSE_S if waits else forgets
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         found = []
         if self.held_bytes != sum(table.bytes for table in self._tables.values()):
             found.append(f"tables of newest records take other than {self.held_bytes} bytes")
@@ -211,7 +208,7 @@ class LastValues:
             part.add(offset, (key, stamp, value, header))
 
     def _shrink(self, read: _Table, now: float) -> None:
-        """Let go of tables beyond the bound, after one was read."""
+        """Drop tables beyond the bound, after one was read."""
         if read.bytes > self._limits.last_bytes_max:
             mib = self._limits.last_bytes_max >> 20
             self._refuse(read, f"the newest records of topic {read.topic!r} have more than {mib} MiB")
@@ -222,7 +219,7 @@ class LastValues:
             self._drop(idle or max(wanted, key=lambda topic: wanted[topic]))
 
     def _refuse(self, table: _Table, reason: str) -> None:
-        """It takes no room until somebody who waits for it has heard that."""
+        """Refuse a table; it takes no room until somebody who waits for it has heard that."""
         table.refused = reason
         self._grow(table, -table.bytes)
         table.parts, table.newest, table.goals = {}, {}, {}
@@ -237,7 +234,7 @@ class LastValues:
     # -- telling --------------------------------------------------------------------------------------
 
     def _page(self, table: _Table, request: LastRequest) -> tuple[Answer, tuple[bytes, ...]]:
-        """The records behind a place."""
+        """Return the records behind a place."""
         parts = list(table.parts.values())
         cuts = () if request.table else tuple((encode_topic(each.name), each.next) for each in parts)
         names: list[bytes] = []
@@ -293,7 +290,7 @@ class _LastTopic:
     some: bool = False  # any record came, of whichever store
 
     def again(self) -> None:
-        """Begin anew, at whichever store."""
+        """Begin anew, at any store."""
         self.store, self.table, self.part, self.offset, self.asked = "", 0, 0, -1, False
         self.wait_until = math.inf
         self.cuts, self.came = {}, {}
@@ -325,11 +322,11 @@ class LastTopics:
         self.over: list[Key] = []  # likewise partitions that are to be read from their beginning, unless they go on
 
     def begun(self, topic: str) -> bool:
-        """Whether the newest records of a topic came: what is new there from now on is read from its beginning."""
+        """Return True if the newest records of a topic came: new partitions are then read from their beginning."""
         return topic in self._done
 
     def want(self, key: Key, now: float) -> None:
-        """A partition was heard of, of a topic whose newest records have not come yet."""
+        """Note a partition of a topic whose newest records have not come yet."""
         found = self._open.get(key[0])
         if found is None:
             self._number += 1
@@ -338,7 +335,7 @@ class LastTopics:
         found.partitions[key] = None
 
     def leave(self, wanted: Callable[[str], bool]) -> None:
-        """Stop asking for topics that are no longer wanted; partitions of which something came go on behind that."""
+        """Stop asking for topics that are no longer wanted; partitions of which a record came go on behind that."""
         for name in [each for each in self._open if not wanted(each)]:
             found = self._open.pop(name)
             self._later.clear(name)
@@ -347,13 +344,12 @@ class LastTopics:
         heapify(self._ready)
 
     def next_timeout(self) -> float:
-        """When to look; not while nothing more may be asked."""
+        """Return when to look; infinity while nothing more may be asked."""
         if self._sources.busy:
             return math.inf
         return 0.0 if self._ready else self._later.next
 
     def look(self, now: float) -> list[Effect]:
-        """Ask for what is not under way."""
         actions: list[Effect] = []
         for name in self._later.due(now):
             heappush(self._ready, (self._open[name].number, name))
@@ -373,14 +369,14 @@ class LastTopics:
         return actions
 
     def unanswered(self, topic: str, now: float) -> list[Effect]:
-        """A store did not answer, or is gone."""
+        """Ask another store: one did not answer, or is gone."""
         found = self._open.get(topic)
         return [] if found is None or not found.asked else self._refused(found, SILENT, now)
 
     def answered(
         self, store: KnownStore, topic: str, answer: Answer, now: float
     ) -> tuple[list[Effect], LastAnswer | None]:
-        """A store answered; returns what to report, and the page if there is one, of which ``records`` follow."""
+        """Take a store's answer; return what to report, and the page if there is one, of which ``records`` follow."""
         found = self._open.get(topic)
         if found is None or found.store != store.address:
             return [], None
@@ -402,7 +398,7 @@ class LastTopics:
     def records(
         self, topic: str, answer: LastAnswer, raws: Sequence[bytes | memoryview], now: float
     ) -> Iterator[tuple[Key, Batch]]:
-        """What a page has, but for what comes again from its cut on. Raises ProtocolError; else goes on behind it."""
+        """Iterate over the records of a page, without those that come again behind its cut. Raises ProtocolError."""
         found = self._open[topic]
         for name, batch in zip(answer.partitions, [Batch.parse(raw) for raw in raws], strict=False):
             partition = decode_topic(name)
@@ -422,7 +418,7 @@ class LastTopics:
         self._again(self._open[topic], now)
 
     def _store(self, topic: _LastTopic, now: float) -> KnownStore | None:
-        """The one that was asked before, or else the one that has most of the topic."""
+        """Return the store that was asked before, or else the one that has most of the topic."""
         usable = self._sources.usable(now)
         if topic.table:
             return next((each for each in usable if each.address == topic.store), None)
@@ -436,7 +432,7 @@ class LastTopics:
         return having[topic.refused % len(having)][2] if having else None
 
     def _nobody(self, topic: _LastTopic, now: float) -> list[Effect]:
-        """No store that answers has it. So it is new, unless one has it that is silent or has left in the midst."""
+        """Give up: no store that answers has it. So it is new, unless a store has it that is silent or left midway."""
         stores = self._sources.stores.values()
         missed = topic.refused > 0 or topic.wait_until < math.inf
         if all(_lists(each, topic) and not each.sizes.get(topic.name) for each in stores) and (stores or not missed):
@@ -448,7 +444,7 @@ class LastTopics:
         return []
 
     def _again(self, found: _LastTopic, now: float) -> None:
-        """Ask another store, or this one anew, for partitions of which nothing came."""
+        """Ask another store, or this one anew, for partitions of which no record came."""
         self.begins += [((found.name, partition), offset + 1) for partition, offset in found.came.items()]
         found.again()
         self._later.set(found.name, now + RETRY_S)
@@ -462,7 +458,7 @@ class LastTopics:
         return [Report(LastValuesRefused(found.name, reason))]
 
     def _finish(self, found: _LastTopic) -> None:
-        """All came that is to be had."""
+        """Note that every record that can be had has come."""
         del self._open[found.name]
         self._later.clear(found.name)
         self._done.add(found.name)
@@ -471,5 +467,5 @@ class LastTopics:
 
 
 def _lists(store: KnownStore, topic: _LastTopic) -> bool:
-    """Return True if a store has listed what it has of a topic: it may be wanted since a moment ago."""
+    """Return True if a store has listed its partitions of a topic: it may be wanted since a moment ago."""
     return any(each.matches(topic.name) for each in store.synced)

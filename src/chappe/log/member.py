@@ -1,15 +1,15 @@
-"""What one node carries: any number of producers, or any number of consumers, over one set of sockets.
+"""The parts that one node carries: any number of producers, or any number of consumers, over one set of sockets.
 
 Each part keeps the address that it has. Topics and addresses are subscribed to once, for however many parts want them,
-and what arrives goes to those whom it concerns, found by a look into a dictionary. What is reported
-of a part comes as ``OfPart``.
+and a message goes to the parts that it concerns, found by a look into a dictionary. Reports
+of a part come as ``OfPart``.
 
 Producers and consumers are not mixed in one node: a consumer that is not read may leave messages in the queue, and
 acknowledgements would wait behind them. So nodes say in their address what they carry, and those with nothing to say to
 each other do not connect.
 
-A part that raises is carried no more (``PartBroken``); what was done with the others stands. What either kind adds is
-below, and in ``consuming``.
+A part that raises is carried no more (``PartBroken``); the others keep what was done with them. What either kind adds
+is below, and in ``consuming``.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ class PartBroken:
 
 
 class CarriedPart(Protocol):
-    """A core that a node carries."""
-
     address: str
 
     def start(self, now: float) -> list[Effect]: ...
@@ -66,7 +64,7 @@ P = TypeVar("P", bound=CarriedPart)
 
 
 class Carrying(Generic[P]):
-    """What nodes of both kinds have in common."""
+    """Carrying of parts, as nodes of both kinds do it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -94,11 +92,11 @@ class Carrying(Generic[P]):
         return list(self._parts)
 
     def start(self, now: float) -> list[Effect]:
-        """Begin: everything is told of each part as it is added."""
+        """Do nothing: everything is told of each part as it is added."""
         return []
 
     def carry(self, part: P, actions: Sequence[Effect]) -> list[Effect]:
-        """What a part answered, as actions of the node; its next time-out is looked at when that is asked for."""
+        """Return a part's actions as actions of the node; its next time-out is looked at when that is asked for."""
         address = part.address
         if address not in self._parts:
             return []
@@ -124,15 +122,15 @@ class Carrying(Generic[P]):
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
-        """A store answered: only those are asked that consume."""
+        """Do nothing: only consumers ask stores."""
         return []
 
     def flush(self, now: float) -> list[Effect]:
-        """Deliver what was gathered: only what consumes gathers."""
+        """Do nothing: only consumers gather."""
         return []
 
     def remove(self, address: str, now: float) -> list[Effect]:
-        """Carry a part no more: what nobody else wants is not subscribed to any longer."""
+        """Carry a part no more, and end subscriptions that no other part wants."""
         if self._parts.pop(address, None) is None:
             return []
         self._due.clear(address)
@@ -159,7 +157,7 @@ class Carrying(Generic[P]):
         return self._due.next
 
     def _look(self) -> None:
-        """See when parts are due next that were told something."""
+        """Note when parts that were told something are due next."""
         while self._told:
             address, part = next(iter(self._told.items()))
             del self._told[address]
@@ -169,7 +167,6 @@ class Carrying(Generic[P]):
                 self._due.set(address, -math.inf)  # ``_time_out`` raises it again, and ends the part alone
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         wanted = Counter(prefix for wants in self._wants.values() for prefix in wants)
         if wanted == self._wanted and self._wants.keys() == self._parts.keys():
             return []
@@ -182,7 +179,7 @@ class Carrying(Generic[P]):
         return self._tell(part, part.start, now, now=now)
 
     def _tell(self, part: P, method: Callable[..., list[Effect]], *args: object, now: float) -> list[Effect]:
-        """Call a part. What it raises is its own end, but for ProtocolError, which is the sender's fault."""
+        """Call a part. An exception ends it alone, except ProtocolError, which is the sender's fault."""
         self._now = now
         try:
             return self.carry(part, method(*args))
@@ -219,7 +216,7 @@ class Carrying(Generic[P]):
 
 
 def _time_out(part: CarriedPart, now: float) -> list[Effect]:
-    """What is due of a part; raises also what its next time-out does."""
+    """Do what is due of a part; raise also what its next time-out raises."""
     actions = part.handle_timeout(now)
     part.next_timeout()
     return actions
@@ -262,7 +259,6 @@ class LogProducers:
         return any(each.wanted for each in self._parts.values())
 
     def add(self, part: LogProducer, now: float) -> list[Effect]:
-        """Write one more topic; it was made with our address, ``subscriptions`` and ``kept``."""
         assert part.address == self.address
         assert part.topic not in self._parts
         self._parts[part.topic] = part
@@ -272,14 +268,13 @@ class LogProducers:
         return []
 
     def start(self, now: float) -> list[Effect]:
-        """Subscribe to what is meant for us."""
         self._started = True
         for part in self._parts.values():
             part.begin(now)
         return [*subscriptions_of(self.address), *map(questions_for, self._parts)]
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """An acknowledgement, a request for what somebody missed, or a question for the time here."""
+        """Take an acknowledgement, a request for records that a member missed, or a question for the time here."""
         match message:
             case AskClock(_, asker, number):
                 return [Publish(ClockTold(asker, self.address, self.address, number, self.clock.wall_ns() // 1000))]
@@ -306,15 +301,12 @@ class LogProducers:
         return min([each.next_timeout() for each in self._parts.values()], default=math.inf)
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         kept = sum(each.kept_bytes for each in self._parts.values())
         found = [] if kept == self.kept.total else [f"{self.kept.total} kept bytes are counted, {kept} are kept"]
         return found + [wrong for each in self._parts.values() for wrong in each.invariants()]
 
 
 class Claims(Protocol):
-    """Tells other nodes which identities go on here."""
-
     def claim(self, identity: str, now: float) -> list[Effect]:
         """Tell everybody that we go on with an identity."""
 
@@ -344,7 +336,6 @@ class ProducingMember(Carrying[LogProducers]):
         return actions if self.claims is None else [*actions, *self.claims.claim(part.address, now)]
 
     def add_topic(self, part: LogProducers, partition: LogProducer, now: float) -> list[Effect]:
-        """A producer writes one more topic."""
         raw = encode_topic(partition.topic)
         if raw not in self._topics:
             self._topics[raw] = {}
@@ -369,7 +360,6 @@ class ProducingMember(Carrying[LogProducers]):
     # -- the world ------------------------------------------------------------------------------------
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A listener came or went."""
         self.subscriptions.change(prefix, on)
         if prefix[:1] == b"R" and on:
             concerned = self._starting(prefix[1:])
@@ -396,7 +386,7 @@ class ProducingMember(Carrying[LogProducers]):
         return [] if part is None else self._tell(part, part.handle_done, job, outcome, now, now=now)
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """A node left: its subscriptions end by themselves."""
+        """Do nothing: the subscriptions of a node that left end by themselves."""
         return []
 
     def _tell_each(
@@ -408,7 +398,7 @@ class ProducingMember(Carrying[LogProducers]):
         return actions
 
     def _starting(self, prefix: bytes) -> list[LogProducer]:
-        """All partitions of topics that start so."""
+        """Return all partitions of topics that start so."""
         found: list[LogProducer] = []
         for index in range(bisect_left(self._sorted, prefix), len(self._sorted)):
             raw = self._sorted[index]

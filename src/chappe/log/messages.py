@@ -126,7 +126,7 @@ class Stored:
 class OnDisk:
     """J (chappe): the store ``address`` has ``first``..``sequence`` of a partition of ``topic`` on its disk.
 
-    Offsets before ``first`` are on its disk, too, but for those that it has let go of or has never had.
+    Offsets before ``first`` are on its disk, too, except those that it has removed or has never had.
     """
 
     topic: str
@@ -182,7 +182,7 @@ class AskTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TrafficTold:
-    """U (chappe): the answer of the node ``address``; what is in ``body``, ``log.traffic`` says."""
+    """U (chappe): the answer of the node ``address``; ``log.traffic`` has the form of ``body``."""
 
     topic: str
     address: str
@@ -335,7 +335,7 @@ _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
 
 
 def _begin(header: bytes) -> tuple[str, _Reader]:
-    """The topic of a header frame, and a reader of the fields behind it."""
+    """Return the topic of a header frame, and a reader of the fields behind it."""
     end = header.find(b"\0", 1, TOPIC_BYTES_MAX + 2)
     if end < 0:
         raise ProtocolError("message whose topic does not end")
@@ -346,14 +346,14 @@ def _begin(header: bytes) -> tuple[str, _Reader]:
 
 @lru_cache(maxsize=1024)  # a producer's batches all have the same header frame
 def _batch_names(header: bytes) -> tuple[str, str, str]:
-    """Topic, address and subject of a message that carries a batch."""
+    """Return topic, address and subject of a message that carries a batch."""
     topic, reader = _begin(header)
     return topic, reader.string(), reader.string()
 
 
 @lru_cache(maxsize=1024)  # and an original's records up to their sequence, which is all that follows
 def _record_names(header: bytes) -> tuple[str, str, str] | None:
-    """Decode the part before the sequence of a single record; None if it is incomplete or of another kind."""
+    """Return the fields before the sequence of a single record; None if it is incomplete or of another kind."""
     try:
         topic, reader = _begin(header)
         names = topic, reader.string(), reader.string()
@@ -397,7 +397,7 @@ def decode(frames: Sequence[bytes | memoryview]) -> Message:
 
 
 def address_in(prefix: bytes) -> str | None:
-    """The member that a subscription to ``L`` or ``W`` names; None if that cannot be the address of one."""
+    """Return the member that a subscription to ``L`` or ``W`` names; None if that cannot be the address of one."""
     raw = prefix[1:]
     return decode_topic(raw) if 0 < len(raw) <= ADDRESS_BYTES_MAX and b"\0" not in raw else None
 
@@ -418,7 +418,6 @@ class PeerSubscriptions:
         self._originals: dict[bytes, bool] = {}  # found since the last change: asked for every batch
 
     def change(self, prefix: bytes, on: bool) -> None:
-        """Count one subscriber more or less."""
         self._originals.clear()
         self._original_stores = None
         count = self._counts.get(prefix, 0) + (1 if on else -1)
@@ -428,11 +427,9 @@ class PeerSubscriptions:
             self._counts.pop(prefix, None)
 
     def count(self, prefix: bytes) -> int:
-        """How many hold exactly this prefix."""
         return self._counts.get(prefix, 0)
 
     def has(self, prefix: bytes) -> bool:
-        """Return True if somebody holds exactly this prefix."""
         return prefix in self._counts
 
     def wanted(self, topic: bytes, kind: bytes = b"M") -> bool:
@@ -441,7 +438,7 @@ class PeerSubscriptions:
         return any(record[:end] in self._counts for end in range(1, len(record) + 1))
 
     def original_stores(self) -> bool:
-        """Whether the reader of an original store listens; one of ours subscribes to batches meant for it, too."""
+        """Return True if an original store's reader listens; one of ours also subscribes to batches meant for it."""
         if self._original_stores is None:
             self._original_stores = any(
                 prefix[:1] == b"W" and len(prefix) > 1 and b"S" + prefix[1:] not in self._counts

@@ -34,15 +34,13 @@ class LogRole(Protocol):
 
     def start(self, now: float) -> list[Effect]: ...
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A peer subscribed to our publications, or no longer."""
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]: ...
 
     def handle_message(self, message: Message, now: float) -> list[Effect]: ...
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Effect]:
-        """A store answered a question."""
+    ) -> list[Effect]: ...
 
     def handle_gone(self, address: str, now: float) -> list[Effect]: ...
 
@@ -51,15 +49,15 @@ class LogRole(Protocol):
     def next_timeout(self) -> float: ...
 
     def flush(self, now: float) -> list[Effect]:
-        """Let go of what was gathered."""
+        """Pass on what was gathered."""
 
 
 class Discovers(Protocol):
-    """The core that knows whom a node has met: through towers, or forwarders."""
+    """The core that knows the nodes that were met: through towers, or forwarders."""
 
     @property
     def tower(self) -> bool:
-        """True if whoever makes others known is there: a tower, or a forwarder."""
+        """True if a tower or forwarder is there."""
 
     @property
     def told(self) -> TowerFound | TowerLost | ForwarderFound | ForwarderLost | None:
@@ -70,10 +68,9 @@ class Discovers(Protocol):
 
     @property
     def met(self) -> list[tuple[str, str]]:
-        """Their addresses, and where each is."""
+        """Address and place of each node."""
 
-    def store_heard(self, address: str, now: float) -> None:
-        """A store published its STORE-INFO."""
+    def store_heard(self, address: str, now: float) -> None: ...
 
     def claim(self, identity: str, now: float) -> list[Effect]:
         """Tell everybody that we go on with an identity."""
@@ -83,8 +80,7 @@ class Discovers(Protocol):
     def newcomer(self, identity: str, now: float) -> bool:
         """Return True if we claim an identity only since now."""
 
-    def goodbye(self) -> list[Effect]:
-        """Tell everybody that we leave."""
+    def goodbye(self) -> list[Effect]: ...
 
     def handle_timeout(self, now: float) -> list[Effect]: ...
 
@@ -114,16 +110,16 @@ class LogNode:
             self.role.claims = discovery
 
     def start(self, now: float) -> list[Effect]:
-        """Subscribe to what the role wants, and to questions about what passes."""
+        """Subscribe to the role's messages, and to questions about traffic."""
         return [*self.role.start(now), Subscribe(ASKS + encode_topic(self.address))]
 
     @property
     def paused(self) -> bool:
-        """True if what members publish is to be left where it is. Ask before each message."""
+        """True if published messages are to be left in the queue. Ask before each message."""
         return self._choked or self.role.paused
 
     def handle_frames(self, frames: Sequence[bytes | memoryview], who: str, now: float) -> Sequence[Effect]:
-        """A member published something; with keys ``who`` did is known. Raises ProtocolError."""
+        """Take a message that a member published; with keys its identity is ``who``. Raises ProtocolError."""
         message = decode(frames)
         if self.guard is not None:
             allowed = self.guard.message(who, message)
@@ -138,16 +134,15 @@ class LogNode:
         return self.role.handle_message(message, now)
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> Sequence[Effect]:
-        """A peer subscribed to our publications, or no longer."""
         return () if prefix[:1] == ASKS else self.role.handle_subscription(prefix, on, now)
 
     def handle_full(self, waiting: int, choked: bool, now: float) -> Sequence[Effect]:
-        """So many frames wait for peers whose queues are full; ``choked``: publish nothing more."""
+        """Note that so many frames wait for peers whose queues are full; ``choked``: publish nothing more."""
         self._waiting, self._choked = waiting, choked
         return ()
 
     def handle_taken(self, now: float) -> Sequence[Effect]:
-        """Full peers have taken everything, or have lost it."""
+        """Note that full peers have taken everything, or have lost it."""
         self._waiting, self._choked = 0, False
         return ()
 
@@ -161,11 +156,11 @@ class LogNode:
         return min(self.discovery.next_timeout(), math.inf if self._choked else self.role.next_timeout())
 
     def flush(self, now: float) -> Sequence[Effect]:
-        """Let the role deliver what it gathered while more input was pending."""
+        """Let the role deliver records that it gathered while more input was pending."""
         return self.role.flush(now)
 
     def _tell_traffic(self, question: AskTraffic, now: float) -> Sequence[Effect]:
-        """Somebody looks at what passes."""
+        """Answer somebody who looks at the traffic."""
         carries = self.role.carries if isinstance(self.role, Carrying) else ()
         told = self.traffic.answer(question, carries, self._waiting, self.paused, now)
         return () if told is None or question.topic != self.address else (Publish(told),)

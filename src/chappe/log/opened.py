@@ -1,4 +1,4 @@
-"""What comes of a batch of a sealed topic for who wants to read it."""
+"""Batches of sealed topics, opened for a reader, or the reason why not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from chappe.log.batch import Batch
 
 
 class UnreadWhy(Enum):
-    """Why records cannot be read."""
-
     WRONG = 0  # they are not what they say to be, or not for us: they never can be
     NOT_OURS = 1  # nobody of the group is here
     NO_KEYS_YET = 2  # other files may have their keys
@@ -18,15 +16,13 @@ class UnreadWhy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Records that cannot be read."""
-
     why: UnreadWhy
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedRead:
-    """Records that can be; ``sender`` is None where the topic is plain."""
+    """Records that can be read; ``sender`` is None where the topic is plain."""
 
     batch: Batch
     sender: str | None = None

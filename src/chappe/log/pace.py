@@ -38,7 +38,7 @@ class BatchPace:
         self._rate = 0.0  # records a second
 
     def left(self, now: float, offset: int) -> None:
-        """What has left are all records before ``offset``."""
+        """Note that all records before ``offset`` have left."""
         records, self._offset = offset - self._offset, offset
         passed_s, self.left_at = now - self.left_at, now
         if passed_s >= OVER_S:
@@ -47,7 +47,7 @@ class BatchPace:
             self._rate += (records - self._rate * passed_s) / OVER_S
 
     def leaves(self, now: float, pause_s: float = 0.0) -> bool:
-        """Return True if what is gathered is not to wait for more, with ``pause_s`` at least between two batches."""
+        """Return True if the gathered records need not wait for more; two batches are ``pause_s`` apart at least."""
         if self._rate * GATHER_S >= MANY:
             pause_s = max(pause_s, GATHER_S)
         return now - self.left_at >= pause_s
@@ -83,7 +83,7 @@ class Resuming:
             self.until = now + self._limits.resume_wait_s
 
     def store_came(self, now: float) -> bool:
-        """One listens from now on; returns whether it is to be asked."""
+        """Note a store that listens from now on; return whether it is to be asked."""
         if not self._sure:
             self.until = now + self._limits.resume_wait_s
             self._answered.clear()  # it may be the one that seemed to have answered
@@ -94,11 +94,11 @@ class Resuming:
         return not self._sure and now < self.until
 
     def beyond(self, next_: int, published: int) -> bool:
-        """Return True if a store that holds everything before ``next_`` can have it from another life only."""
+        """Return True if a store that holds everything before ``next_`` must have it from another life."""
         return next_ > (published if self._sure else self.told)
 
     def answered(self, store: str, listening: int) -> None:
-        """A store holds no more than we know of; so many listen. It may answer what it heard from an earlier life."""
+        """Note a store that holds no more than we know of; so many listen. An earlier life may have asked it."""
         if not listening:
             return
         if len(self._answered) < self._limits.stores_max:
@@ -106,5 +106,5 @@ class Resuming:
         self._sure = self._sure or len(self._answered) >= listening
 
     def store_left(self) -> None:
-        """Nobody says which: it may be one that had answered. All that still listen answer the next HEAD anew."""
+        """Note that an unknown store left: it may have answered. All that still listen answer the next HEAD anew."""
         self._answered.clear()

@@ -83,8 +83,6 @@ class StoredTo(Frozen, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Persisting:
-    """A batch that the journal is asked to make durable."""
-
     base: int
     next: int
     body: bytes
@@ -93,35 +91,36 @@ class _Persisting:
 
 
 def subscriptions_of(address: str) -> list[Effect]:
-    """The subscriptions of a producer with this address, beside questions for its topics."""
+    """Return the subscriptions of a producer with this address, beside questions for its topics."""
     raw = encode_topic(address)
     # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
     return [Subscribe(id_ + raw) for id_ in (b"A", b"T", b"F", b"K")]
 
 
 def questions_for(topic: str) -> Effect:
-    """The subscription to questions for the ends of a topic's partitions.
+    """Return the subscription to questions for the ends of a topic's partitions.
 
-    It follows the one to FETCH: who is heard to ask for the end is also heard when it fetches what comes before.
+    It follows the one to FETCH: a member that is heard to ask for the end is also heard when it fetches what comes
+    before.
     """
     return Subscribe(b"G" + encode_topic(topic))
 
 
 class LogProducer:
-    """One partition.
+    """The state of one partition's producer.
 
     Args:
         address: Name of the partition.
-        min_acks: Stores that must hold a record before it is let go. 0: keep the newest
+        min_acks: Stores that must hold a record before it is dropped here. 0: keep the newest
             ``producer_ring_bytes`` and wait for nobody.
         journal: Batches of a former life that may not be stored yet, oldest first. None: no journal is kept.
         next_offset: Where to go on, if that is behind the journal's batches.
         resumed: Whether the partition had a life before this one.
         subscriptions: Of its member, where that writes several topics and counts them itself.
-        kept: The same of the bytes that are kept.
+        kept: The bytes that its member keeps, likewise.
         clock: Gives the time to records that come without one.
-        seal: Makes of a batch what is to be published and kept instead, with the same records: if the topic is sealed
-            for a group, a sealed one.
+        seal: Returns the batch to publish and keep instead, with the same records: a sealed one if the topic is sealed
+            for a group.
     """
 
     def __init__(
@@ -179,13 +178,11 @@ class LogProducer:
 
     @property
     def persisting(self) -> bytes:
-        """The batch that the journal was asked to take."""
         assert self._persisting is not None
         return self._persisting.body
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of batches that are kept until they are stored."""
         return self._kept.bytes
 
     @property
@@ -194,12 +191,11 @@ class LogProducer:
         return self._subscriptions.wanted(self._raw_topic)
 
     def start(self, now: float) -> list[Effect]:
-        """Subscribe to what is meant for us."""
         self.begin(now)
         return [*subscriptions_of(self.address), questions_for(self.topic)]
 
     def begin(self, now: float) -> None:
-        """As ``start``, where the member has subscribed."""
+        """Begin, where the member has subscribed."""
         self._resuming.start(now)
         if self.next_offset or self._resuming.holds(now):
             self._head_at = now
@@ -265,7 +261,7 @@ class LogProducer:
         return self.next_offset - len(self.values)
 
     def held(self, now: float) -> bool:
-        """Whether new records are neither published nor journaled yet, as stores are to say first what they hold."""
+        """Return True if new records are held, neither published nor journaled, until stores say what they hold."""
         return self._rolled_back or self._resuming.holds(now)
 
     @property
@@ -328,11 +324,11 @@ class LogProducer:
         return self._durable(_Persisting(base, batch.next, sealed, values, gathered=False), now)
 
     def sealed(self, body: bytes) -> bytes:
-        """What becomes of a batch: itself, or one that is sealed."""
+        """Return a batch as it is published: itself, or sealed."""
         return body if self._seal is None else self._seal(body)
 
     def take_back(self, offset: int) -> None:
-        """Drop what was gathered from ``offset`` on: the journal refuses it, and its sender is told so."""
+        """Drop records gathered from ``offset`` on: the journal refuses them, and their sender is told so."""
         values = self.values
         keep = len(values) - (self.next_offset - offset)
         assert 0 <= keep <= len(values)
@@ -347,15 +343,15 @@ class LogProducer:
         self.next_offset = offset
 
     def hurry(self, now: float, waiting: bool) -> None:
-        """Somebody waits for acknowledgements (or no longer): HEAD goes out more often."""
+        """Send HEAD more often while somebody waits for acknowledgements."""
         self._hurry = waiting
         if waiting:
             self._head_at = min(self._head_at, now + HEAD_HURRY_S)
 
     def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
-        """The journal has the batch, which is published; or else refuses it.
+        """Publish the batch that the journal has; or else take its refusal.
 
-        Then what was gathered stays so, and ``flush`` may be called again.
+        Then the gathered records stay, and ``flush`` may be called again.
         """
         if isinstance(job, JournalTrim):
             return []
@@ -367,7 +363,7 @@ class LogProducer:
         return [*([Report(WritesResumed())] if refused else []), *self._publish(done, now)]
 
     def interrupted(self) -> None:
-        """Take it that the journal does not have the batch, where it is not the journal that refuses: tell nobody."""
+        """Assume that the journal lacks the batch, though the journal did not refuse it: tell nobody."""
         self._persisting = None
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
@@ -376,7 +372,7 @@ class LogProducer:
         return self.listened(prefix, on, now)
 
     def listened(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """As ``handle_subscription``, where the member has counted it."""
+        """Note a listener that the member has counted."""
         if prefix == STORES:
             self._pause_s = HEAD_INTERVAL_S
         if prefix == STORES and on and self._resuming.store_came(now):
@@ -394,7 +390,7 @@ class LogProducer:
         return []
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """An acknowledgement or a request for what somebody missed."""
+        """Take an acknowledgement, or a request for records that a member missed."""
         match message:
             case Stored(topic, store, subject, sequence) if topic == self.address and subject == self.topic:
                 return self._acknowledged(store, sequence + 1)
@@ -437,7 +433,6 @@ class LogProducer:
         return min(self._head_at, self._answering.due)
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         if self._min_acks and self._kept_from() > self.stored:
             return [f"{self.topic} is stored before {self.stored}, and kept from {self._kept_from()} on"]
         return []
@@ -446,7 +441,7 @@ class LogProducer:
         return self.published if self._kept.first is None else self._kept.first
 
     def _append_extras(self, size: int, key: bytes | None, headers: Headers, timestamp: int | None) -> int:
-        """Keep what is not the value; returns the size of the whole record."""
+        """Keep the parts of a record beside its value; return the size of the whole record."""
         size += (len(key) if key else 0) + (len(encode_headers(headers)) if headers else 0)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"the record has {size} bytes, at most {RECORD_BYTES_MAX} are possible")
@@ -460,7 +455,7 @@ class LogProducer:
         return size
 
     def _durable(self, batch: _Persisting, now: float) -> list[Effect]:
-        """Have the journal take a batch before anybody hears of it; without one it is published at once."""
+        """Write a batch to the journal before anybody hears of it; without one it is published at once."""
         assert self._persisting is None
         if not self._journaled:
             return self._publish(batch, now)
@@ -500,19 +495,19 @@ class LogProducer:
         return not self._subscriptions.originals(self._raw_topic) and not self._subscriptions.original_stores()
 
     def _told(self, now: float) -> int:
-        """The offset after the last one that anybody may hear of."""
+        """Return the offset after the last one that anybody may hear of."""
         if self._rolled_back:
             return 0
         return self._resuming.told if self._resuming.holds(now) else self.published
 
     def _is_rolled_back(self, held: int) -> list[Effect]:
-        """Somebody knows more than it can have from us: say nothing more."""
+        """Say nothing more: somebody knows more than it can have from us."""
         self._rolled_back = True
         sent = self.published - self._resuming.first
         return [Report(IdentityBehind(self.topic, self.address, self._resuming.first, held, sent))]
 
     def _fetched(self, wanted: Fetch, now: float) -> list[Effect]:
-        """Somebody missed something: what was told of it is answered."""
+        """Answer a request for missed records, up to the last one that was announced."""
         requester = encode_topic(wanted.address)
         ours = self._subscriptions.has(b"S" + requester)
         known = wanted.sequence + (wanted.count if ours else 1)  # an original asks for more than it knows of
@@ -532,7 +527,7 @@ class LogProducer:
         return []
 
     def _piece(self, wanted: Fetch, limit: int) -> tuple[list[Effect], int]:
-        """Some records of an answer; none for a requester that is gone, as its subscription tells."""
+        """Return some records of an answer; none for a requester that is gone, as its subscription tells."""
         if not self._subscriptions.has(b"D" + encode_topic(wanted.address)):
             return [], wanted.sequence
         return self._kept.piece(wanted, limit)
@@ -545,14 +540,14 @@ class LogProducer:
         self.room = self._batch_bytes
 
     def _progress(self) -> list[Effect]:
-        """Tell whoever waits for a record, once it is stored."""
+        """Report a record that somebody waits for, once it is stored."""
         if self.stored <= self.awaited:
             return []
         self.awaited = math.inf
         return [Deliver(self.address, StoredTo(self.topic, self.stored))]
 
     def _acknowledged(self, store: str, next_: int) -> list[Effect]:
-        """``next_`` is the offset after the last one that the store holds."""
+        """Note an acknowledgement; ``next_`` is the offset after the last one that the store holds."""
         if self._min_acks == 0 or self._rolled_back:
             return []
         if self._resuming.beyond(next_, self.published):
@@ -567,7 +562,7 @@ class LogProducer:
         return self._count()
 
     def _count(self) -> list[Effect]:
-        """Let go of what enough stores hold."""
+        """Drop records that enough stores hold."""
         acks = self._acks
         if self._min_acks > 1 and ORIGINAL_STORES in acks and not self._subscriptions.original_stores():
             # One of ours that had not heard our subscription when it acknowledged, and does so again by name.

@@ -95,13 +95,13 @@ class TrimRequest(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
 
 
 class FindSink(msgspec.Struct, frozen=True, array_like=True, tag="find-sink"):
-    """What the store knows of a sink; the answer is a SinkAnswer."""
+    """Ask what the store knows of a sink; the answer is a SinkAnswer."""
 
     sink: Text
 
 
 class AttachSink(msgspec.Struct, frozen=True, array_like=True, tag="attach-sink"):
-    """Tell a store who the home of a sink is; the answer, a SinkAnswer, comes when that is on disk.
+    """Tell a store which store is the home of a sink; the answer, a SinkAnswer, comes when that is on disk.
 
     To the home itself: ``run`` becomes the current run, and every earlier one is fenced for ever. A sink that is
     not ``lasting`` may be forgotten ``defaults.SINK_FORGET_S`` after it was last used.
@@ -117,7 +117,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
     """Keep a piece of an attempt's rows, the batch in the next frame, until it is committed or dropped.
 
     Pieces count from 0, over all topics, and come in their order; one that is there already is not kept twice. The
-    answer is a StagedAnswer. What was answered survives the death of the store's process, not that of the machine.
+    answer is a StagedAnswer. Answered pieces survive the death of the store's process, not that of the machine.
     """
 
     sink: Text
@@ -142,7 +142,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
-    """Forget what these attempts have staged; the answer is a StagedAnswer."""
+    """Forget the staged rows of these attempts; the answer is a StagedAnswer."""
 
     sink: Text
     run: Text
@@ -151,7 +151,7 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 
 class ReadAnswer(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """What the store has of the partition; the batches follow as frames of their own.
+    """The store's range of the partition; the batches follow as frames of their own.
 
     ``first`` and ``next`` bound what is there; ``known`` is False if it has never seen the partition.
     ``hole_last`` >= 0: the wanted offset up to ``hole_last`` is damaged here. ``ahead``: where the answer to the same
@@ -223,7 +223,7 @@ class TrimAnswer(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
 
 
 class SinkAnswer(msgspec.Struct, frozen=True, array_like=True, tag="sink"):
-    """What the store ``store_id`` knows of a sink.
+    """A sink as the store ``store_id`` knows it.
 
     ``home`` is the id of the store that keeps its commits, "" if this one never heard of the sink. ``run`` and
     ``batch``, the last committed one (-1: none), are known to the home only.
@@ -303,7 +303,6 @@ _answers: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answe
 
 
 def encode_query(message: Request | Answer) -> bytes:
-    """Return the msgpack of a request or answer."""
     return _encoder.encode(message)
 
 
@@ -316,7 +315,7 @@ def decode_request(raw: bytes) -> Request:
 
 
 def unknown_kind(raw: bytes) -> ErrorAnswer | None:
-    """What a question of a kind that only newer stores know is answered; None if the bytes are no question at all."""
+    """Return the answer to a question of a kind that only newer stores know; None if the bytes are not a question."""
     try:
         found = msgspec.msgpack.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -344,9 +343,9 @@ def heads_answer(
     holes: Sequence[Hole] = (),
     store_id: str = "",
 ) -> HeadsAnswer:
-    """The answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port.
+    """Return the answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port.
 
-    Of ``holes`` it has those of the partitions, bounded: beyond ``HOLES_TOLD_MAX`` of one, all the rest of it is one.
+    It names ``holes`` of the partitions, bounded: beyond ``HOLES_TOLD_MAX`` of one, all the rest of it is one.
     """
     more = len(infos) >= limit
     rows: list[tuple[bytes, bytes, int, int, int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""What a batch is taken apart into; beside it, since compiling would change the types of these classes' fields."""
+"""The parts of a batch; in a module of their own, since compiling would change the types of these classes' fields."""
 
 from __future__ import annotations
 

@@ -60,7 +60,6 @@ class RangeSet:
         return self._ranges[-1][1] if self._ranges else 0
 
     def add(self, first: int, end: int) -> None:
-        """These are in it from now on."""
         if first >= end:
             return
         at = bisect_left(self._ranges, first, key=_end)
@@ -70,7 +69,6 @@ class RangeSet:
         self._ranges[at:stop] = [(first, end)]
 
     def remove(self, first: int, end: int) -> None:
-        """These are not in it any more."""
         at = bisect_right(self._ranges, first, key=_end)
         stop = bisect_left(self._ranges, end, lo=at, key=_first)
         if first < end and at < stop:
@@ -106,7 +104,7 @@ class KnownStore:
         return first <= offset < next_
 
     def note(self, key: Key, first: int, next_: int) -> None:
-        """It said that it has these offsets of a partition."""
+        """Note the offsets of a partition that it listed."""
         on_disk = self.on_disk.get(key)
         self.forget(key)
         self.heads[key] = (first, next_)
@@ -115,7 +113,6 @@ class KnownStore:
         self.sizes[key[0]] = self.sizes.get(key[0], 0) + next_ - first
 
     def forget(self, key: Key) -> None:
-        """It has nothing of a partition, or nothing that matters."""
         known = self.heads.pop(key, None)
         self.on_disk.pop(key, None)
         if known is None:
@@ -125,7 +122,7 @@ class KnownStore:
             self.sizes[key[0]] = left
 
     def fail(self, now: float) -> None:
-        """It did not answer, or not what was asked."""
+        """Note that it did not answer, or not as asked."""
         self.down_until = now + ANSWER_S
 
 
@@ -164,7 +161,7 @@ class Sources:
         self._last_id = 0
 
     def found(self, address: str, endpoint: str, now: float, store_id: str = "") -> bool:
-        """A store said where it answers; returns whether that is news."""
+        """Note where a store answers; return whether that is news."""
         store = self.stores.get(address)
         if store is not None and store.endpoint == endpoint:
             return False
@@ -181,7 +178,7 @@ class Sources:
         return True
 
     def gone(self, address: str, now: float) -> list[Question] | None:
-        """A member left: None if it was no store, or else what it will not answer."""
+        """Forget a member that left; return None if it was no store, or else the questions it will not answer."""
         if self.stores.pop(address, None) is None:
             return None
         self.gone_at = now
@@ -193,7 +190,7 @@ class Sources:
         return bool(self.stores) and self.listed(filters, -math.inf)
 
     def listed(self, filters: Iterable[Filter], since: float) -> bool:
-        """Whether all known stores have listed their partitions, and were asked for that at ``since`` or later."""
+        """Return True if all known stores have listed their partitions, asked at ``since`` or later."""
         return all(
             (at := store.synced.get(each)) is not None and at >= since
             for store in self.stores.values()
@@ -201,25 +198,25 @@ class Sources:
         )
 
     def all_listed(self, now: float, but: KnownStore | None = None) -> bool:
-        """Return True if all that answered lately have listed what they have; ``but`` is just doing so."""
+        """Return True if all that answered lately have listed their partitions; ``but`` is just doing so."""
         return all(each.synced for each in self.usable(now) if each is not but)
 
     def listed_by_any(self, wanted: Filter) -> bool:
-        """Return True if any store has listed what it has of a filter."""
+        """Return True if any store has listed its partitions of a filter."""
         return any(wanted in each.synced for each in self.stores.values())
 
     def usable(self, now: float) -> list[KnownStore]:
         return [each for each in self.stores.values() if now >= each.down_until]
 
     def having(self, key: Key, offset: int, now: float) -> list[KnownStore]:
-        """Those that listed the offset and answered lately."""
+        """Return the stores that listed the offset and answered lately."""
         return [each for each in self.stores.values() if now >= each.down_until and each.has(key, offset)]
 
     def confirmed(self, key: Key, offset: int, count: int) -> float:
-        """Up to where ``count`` stores have a partition on disk, from ``offset`` on; ``offset`` itself if fewer do.
+        """Return where a partition ends on ``count`` stores' disks, from ``offset`` on; ``offset`` if fewer have it.
 
         It is infinity if no store has the offset. A store counts once, under however many addresses it is known. It
-        counts for what lies before its first offset, too: it has let go of that, or will never have it.
+        counts for offsets before its first one, too: it has removed them, or will never have them.
         """
         ends: dict[str, int] = {}
         unsure = False
@@ -239,11 +236,11 @@ class Sources:
         return any(key in each.heads for each in self.stores.values())
 
     def ranges(self, key: Key) -> list[tuple[int, int]]:
-        """First and next of a partition at each store that knows it, those that are slow just now included."""
+        """Return first and next of a partition at each store that knows it, including those that are slow just now."""
         return [each.heads[key] for each in self.stores.values() if key in each.heads]
 
     def drop_reached(self, key: Key, next_: int) -> None:
-        """Let go of what is known of a partition at stores that have nothing behind ``next_``."""
+        """Forget a partition at stores that have nothing behind ``next_``."""
         for each in self.stores.values():
             if key in each.heads and each.heads[key][1] <= next_:
                 each.forget(key)
@@ -254,7 +251,7 @@ class Sources:
         return self.reads >= self._reads_max
 
     def read(self, store: KnownStore, key: Key, offset: int, now: float, hole: Hole | None = None) -> Effect:
-        """Ask for what comes from ``offset`` on; ``hole``: to mend that damage."""
+        """Ask for records from ``offset`` on; ``hole``: to mend that damage."""
         request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, self._limits.read_bytes)
         return self._ask(store, request, Question(store.address, now, key, offset, hole))
 
@@ -269,7 +266,7 @@ class Sources:
         return self._ask(store, request, Question(store.address, now, key, last=True))
 
     def polls(self, filters: Iterable[Filter], now: float) -> list[Effect]:
-        """Ask for news whom it is time to ask."""
+        """Ask the stores that are due for news."""
         actions: list[Effect] = []
         for address in self._polls.due(now):
             store = self.stores[address]
@@ -290,14 +287,14 @@ class Sources:
         return [self._ask(each, HeadsRequest(b""), Question(each.address, now)) for each in self.usable(now)[:1]]
 
     def poll_soon(self, now: float, address: str | None = None) -> None:
-        """Ask one store, or everybody, for news the next time."""
+        """Ask one store, or all, for news the next time."""
         for store in self.stores.values() if address is None else (self.stores[address],):
             store.poll_at, store.again = min(store.poll_at, now), True
             if not store.polling:
                 self._polls.set(store.address, store.poll_at)
 
     def rest(self, store: KnownStore, filters: Iterable[Filter]) -> None:
-        """A store has listed what it has: if that is all that it was asked for, leave it to the one that tells us."""
+        """Leave a store that has listed all partitions of the filters to the node that reports its news."""
         wanted = list(filters)
         if not self.told or store.polling or store.again:
             return
@@ -307,14 +304,14 @@ class Sources:
                 self.rested[store.address] = min(store.since[each] for each in wanted)
 
     def answered(self, request_id: int) -> tuple[Question, KnownStore] | None:
-        """What was asked, and of whom; None if nobody waits for the answer any more."""
+        """Return a question and the store that was asked; None if nobody waits for the answer any more."""
         if request_id not in self.asked:
             return None
         question = self._end(request_id)
         return question, self.stores[question.store]
 
     def leave(self, wanted: Filter, wants: Callable[[str], bool]) -> None:
-        """Forget what was listed of a filter, and ignore answers to what was asked for it.
+        """Forget the listed partitions of a filter, and ignore answers to questions for it.
 
         A later subscription lists everything again: only what changes is listed otherwise.
         """
@@ -328,7 +325,7 @@ class Sources:
                 self._end(request_id)
 
     def overdue(self, now: float) -> list[Question]:
-        """What nobody answered in time, and is under way no longer; the stores asked are passed over for a while."""
+        """End and return questions that nobody answered in time; the stores asked are passed over for a while."""
         late = [self._end(request_id) for request_id in self._late.due(now)]
         for question in late:
             self.stores[question.store].fail(now)
@@ -350,7 +347,6 @@ class Sources:
         return Ask(store.endpoint, self._last_id, request)
 
     def _end(self, request_id: int) -> Question:
-        """A request is under way no longer."""
         question = self.asked.pop(request_id)
         self._late.clear(request_id)
         if question.key is not None:

@@ -53,7 +53,7 @@ class ScrubPiece:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """What a store knows of a partition without reading it.
+    """The range of a partition, known without reading it.
 
     ``first`` <= offsets < ``next``; ``next`` - 1 is the head. ``version`` grows with every change of any
     partition of the store, so "what changed since version v" needs no scan.
@@ -104,7 +104,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """What one call of ``LogStorage.scrub`` has done.
+    """The result of one call of ``LogStorage.scrub``.
 
     ``idle``: the next round is not due. ``news``: ``detail`` must be given to ``LogStorage.scrubbed``.
     """
@@ -116,7 +116,7 @@ class Scrubbed:
 
 
 class LogStorage(Protocol):
-    """See the module's text. Offsets of a partition start anywhere: a store may join late."""
+    """The disk of a store. Offsets of a partition start anywhere: a store may join late."""
 
     store_id: str
 
@@ -136,24 +136,24 @@ class LogStorage(Protocol):
     def partition(self, topic: str, partition: str) -> PartitionInfo | None: ...
 
     def changed(self, topic_prefix: str, since: int, limit: int) -> list[PartitionInfo]:
-        """Partitions of matching topics changed after version ``since``, oldest change first."""
+        """Return partitions of matching topics changed after version ``since``, oldest change first."""
 
     @property
     def version(self) -> int:
         """The version of the newest change."""
 
     def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> StorageRead:
-        """Batches from the one containing ``offset`` on: at least one, further ones while they fit.
+        """Return batches from the one containing ``offset`` on: at least one, further ones while they fit.
 
         Every batch is checked against its checksum; damage found now becomes a hole.
         The answer is empty without a hole if ``offset`` is not within first..next-1.
         """
 
     def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
-        """The first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""
+        """Return the first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""
 
     def holes(self, topic: str | None = None) -> list[Hole]:
-        """Damage known and not healed, of one topic or of all."""
+        """Return damage that is known and not healed, of one topic or of all."""
 
     def reset(self, topic: str, partition: str, first: int) -> None:
         """Start a partition at ``first``: its earlier records exist nowhere any more.

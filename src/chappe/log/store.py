@@ -145,7 +145,7 @@ class LogStore:
         return self._writer.refused
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A listener came or went: consumers and stores are told that we exist."""
+        """Tell consumers and stores that listen now that we exist."""
         self.subscriptions.change(prefix, on)
         if on and prefix[:1] == b"I":
             self._timers.set("info", min(self._timers.at("info"), now + GREET_S))
@@ -155,7 +155,7 @@ class LogStore:
         return [Publish(StoreHello(consumer, self.address))] if consumer else []
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """Something a member published. Raises ProtocolError for a malformed batch."""
+        """Take a message that a member published. Raises ProtocolError for a malformed batch."""
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
                 key, batch = (topic, partition), Batch.parse(body)
@@ -193,7 +193,7 @@ class LogStore:
     def handle_request(
         self, client: bytes, request_id: bytes, request: Request, payload: bytes, now: float
     ) -> list[Effect]:
-        """A request on the query socket; ``payload`` is its third frame, if it has one."""
+        """Take a request on the query socket; ``payload`` is its third frame, if it has one."""
         if isinstance(request, TrimRequest):
             return self._trims.trim(client, request_id, request)
         if isinstance(request, LastRequest):
@@ -206,7 +206,7 @@ class LogStore:
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
-        """Another store answered. Raises ProtocolError for a malformed batch."""
+        """Take another store's answer. Raises ProtocolError for a malformed batch."""
         found = self._sources.answered(request_id)
         if found is None:
             return []
@@ -223,15 +223,15 @@ class LogStore:
     # -- for who writes partitions here himself ------------------------------------------------------------
 
     def stored(self, key: Key) -> int:
-        """Where a partition ends on disk."""
+        """Return where a partition ends on disk."""
         return self._writer.stored(key)
 
     def next_offset(self, key: Key) -> int:
-        """Where it ends, counting what was taken and is not on disk yet."""
+        """Return where it ends, counting records that are not on disk yet."""
         return self._writer.next_offset(*key)
 
     def others_begin(self, key: Key) -> int:
-        """The first offset that any other store has; -1 if none is known to have had any."""
+        """Return the first offset that any other store has; -1 if none is known to have had any."""
         return min((first for first, _ in self._sources.ranges(key)), default=-1)
 
     def take(self, key: Key, batch: Batch, now: float) -> list[Effect]:
@@ -239,7 +239,7 @@ class LogStore:
         return self._arrived(key, batch, now, live=False)
 
     def begin_at(self, key: Key, first: int, now: float) -> None:
-        """Have a partition begin there of which nobody has anything earlier."""
+        """Begin a partition at ``first``, as nobody has anything earlier."""
         self._writer.begin(key, first, now)
         self._writer.transacted(key, first)
 
@@ -253,7 +253,7 @@ class LogStore:
         return self._gaps.look(now)
 
     def handle_done(self, job: StoreJob, outcome: StoreOutcome, now: float) -> list[Effect]:
-        """The disk has done a job: what was written is readable by now."""
+        """Note that the disk has done a job: written records are readable by now."""
         match job:
             case WriteRecords():
                 assert outcome is None or isinstance(outcome, StorageError)
@@ -268,7 +268,7 @@ class LogStore:
                 return [*self._backfill.report_damage(self.storage.holes()), *ended]
 
     def commit_waits(self, error: StorageError, now: float) -> list[Effect]:
-        """The disk refuses what a commit has decided; it is tried again, and nothing else is written meanwhile."""
+        """Note that the disk refuses a decided commit; it is tried again, and nothing else is written meanwhile."""
         return self._writer.refuse(str(error))
 
     def _written(self, now: float) -> list[Effect]:
@@ -292,7 +292,7 @@ class LogStore:
         return actions + self._writer.write(now)
 
     def _write_failed(self, error: StorageError, now: float) -> list[Effect]:
-        """Forget what was received and not stored, as the disk refused it; it is fetched again later."""
+        """Forget received records that the disk refused; they are fetched again later."""
         for key, first, end in self._writer.forget(now):
             self._unfilled.filled(key, first, end)  # it is asked for again
         return self._writer.refuse(str(error))
@@ -311,7 +311,7 @@ class LogStore:
         return actions
 
     def _retained(self, problem: str, now: float) -> list[Effect]:
-        """Retention ran, or could not, and why; it runs again later."""
+        """Note that retention ran, or could not, and why; it runs again later."""
         self._timers.set("retain", now + self.limits.maintain_s)
         for key in self._unfilled:
             info = self.storage.partition(*key)
@@ -353,23 +353,20 @@ class LogStore:
         return self._backfill.heal(now)
 
     def info(self) -> StoreInfo:
-        """Who we are, and where we answer."""
         return StoreInfo("", self.address, self.storage.store_id, self.endpoint)
 
     # -- for people and checkers --------------------------------------------------------------------------
 
     @property
     def met_stores(self) -> bool:
-        """True if another store was ever heard of."""
         return self._sources.ever
 
     def load(self) -> Load:
-        """What it keeps in memory and waits for."""
         sources, writer = self._sources, self._writer
         return Load(self._gaps.held_bytes, writer.staged_bytes, sources.reads, len(sources.asked), list(writer.streams))
 
     def story(self, topic: str, partition: str, now: float) -> str:
-        """How far a partition came, and what is done about what is missing of it, in one sentence."""
+        """Return one sentence: how far a partition came, and how its missing records are being asked for."""
         key = (topic, partition)
         stored = self._writer.stored(key)
         told = f"stored to {stored}, acknowledged to {self._unfilled.limit(key, stored)}"
@@ -377,7 +374,6 @@ class LogStore:
         return told if stream is None else f"{self._gaps.story(key, stream.gap, now)}; {told}"
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         return self._writer.invariants() + self.transactions.invariants() + self._last.invariants()
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Effect]:
@@ -403,7 +399,6 @@ class LogStore:
         return writer.go_on(key, stream, now)
 
     def _record(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Effect]:
-        """A single record of an original producer."""
         check_single(sequence, content)
         writer = self._writer
         if not live and self._unfilled.tries(key) and 0 <= sequence < writer.stored(key):
@@ -418,7 +413,7 @@ class LogStore:
         return Batch.parse(encode_batch(sequence, [content], self.clock.wall_ns() // 1000), check=False)
 
     def _listed(self, source: KnownStore, question: Question, answer: HeadsAnswer, now: float) -> list[Effect]:
-        """Another store said what is new there."""
+        """Take another store's list of changed partitions."""
         (everything,) = EVERYTHING
         source.since[everything] = answer.version
         if not answer.more:
@@ -455,13 +450,13 @@ class LogStore:
         return asking + self._gaps.pursue(key, stream.gap, now)
 
     def _again(self, key: Key) -> list[Effect]:
-        """What we have was sent or announced again: the acknowledgement may have been lost."""
+        """Acknowledge again: our records were sent or announced again, so an acknowledgement may have been lost."""
         stored = self._writer.stored(key)
         self._writer.prune(key)
         return self._acknowledge(key, stored)
 
     def _acknowledge(self, key: Key, end: int) -> list[Effect]:
-        """Tell the producer what it may let go of, and consumers of the topic what is on disk."""
+        """Tell the producer how far it may drop records, and consumers of the topic what is on disk."""
         topic, partition = key
         if end == 0:
             return []

@@ -1,17 +1,18 @@
-"""What a node of the log tells of itself to somebody who looks: counters of what passes, names, committed positions.
+"""Reports of a node of the log to somebody who looks: counters of traffic, names, committed positions.
 
-Whoever listens to a publishing socket gets the same, so who publishes cannot say how much goes to whom; who takes it
+Every listener of a publishing socket gets the same, so a publisher cannot say how much goes to whom; a receiver
 can, by the address that each message names: a partition's, a consumer's, or the id of a store. Each node counts what
-it takes so, and what stores answer it, and tells which addresses it carries itself; who asked all of them has both
-ways of every link. What waits for a peer whose queue is full waits for all, and is one number; who takes nothing at
-present says so, which tells for whom.
+it takes so, and what stores answer it, and tells which addresses it carries itself; an observer that asked all of them
+has both ways of every link. Frames that wait for a peer whose queue is full wait for all, and are one number; a node
+that takes nothing at present says so, which tells for whom.
 
 It also names the members that it carries, with labels for people (``data.label``), and tells how far those among them
 that are consumers with an identity have committed. Labels prove nothing: with keys the identity in the endpoint is who
 a node is.
 
-Questions go to one node, and are answered ``ANSWERS_MAX`` times a second; where there are permissions, only to who may
-``administer`` all topics. DIRECT-RECORD and DIRECT-HEAD name the partition whoever sends them, and are not counted.
+Questions go to one node, and are answered ``ANSWERS_MAX`` times a second; where there are permissions, only to members
+that may ``administer`` all topics. DIRECT-RECORD and DIRECT-HEAD name the partition, whoever sends them, and are not
+counted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     Args:
         address: Of the consumer.
         identity: Its name in the directory where its positions are kept.
-        kept: Which directory that is, as a digest: whoever looks into the same one knows it again.
+        kept: A digest of that directory: another node that uses the same one recognizes it.
         left_out: Partitions with a position beyond those that are told.
         positions: Topic, partition and the offset that is next; those that are furthest behind.
     """
@@ -72,16 +73,16 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TrafficReport(msgspec.Struct, frozen=True, array_like=True):
-    """An answer; counters only rise, but where a node was counted anew.
+    """An answer; counters only rise, except where a node was counted anew.
 
     Args:
         format: Of the answer.
-        carries: Under which addresses the node speaks.
+        carries: Addresses under which the node speaks.
         came: What it took, by the address in the message.
         answered: What stores answered it, by the endpoint of their queries; and, as a third count, how often it asked.
         waiting: Frames that wait for peers whose queues are full.
         full: Whether it takes nothing at present.
-        names: Labels by address, of the node and of whom it carries.
+        names: Labels by address, of the node and of the members that it carries.
         readers: Consumers that have committed positions.
     """
 
@@ -99,7 +100,7 @@ _decoder: Final = msgspec.msgpack.Decoder(TrafficReport)
 
 
 def parse_report(body: bytes) -> TrafficReport:
-    """An answer's content; what a newer format has at its end is passed over. Raises ProtocolError."""
+    """Return an answer's content; a newer format's additions at its end are ignored. Raises ProtocolError."""
     try:
         report = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -135,7 +136,7 @@ def where_kept(host: str, directory: str) -> bytes:
 def reading_of(
     address: str, identity: str, kept: bytes, committed: Mapping[Key, int], heads: Mapping[Key, int], most: int
 ) -> Reading:
-    """Say how far a consumer has committed: at most so many partitions, those that are furthest behind.
+    """Report how far a consumer has committed: at most so many partitions, those that are furthest behind.
 
     Args:
         heads: Where partitions end, as far as the consumer knows.
@@ -151,8 +152,8 @@ def reading_of(
 class Traffic:
     """Counts for one node.
 
-    ``names`` are labels by address, and ``readers`` what tells the positions of a consumer, at most so many, by its
-    address; both are for the node's owner to fill in.
+    ``names`` are labels by address, and ``readers`` report the positions of a consumer, at most so many, by its
+    address; the node's owner fills in both.
     """
 
     def __init__(self) -> None:
@@ -163,7 +164,6 @@ class Traffic:
         self._told: deque[float] = deque(maxlen=ANSWERS_MAX)
 
     def took(self, message: Message, size: int) -> None:
-        """A message has come."""
         if isinstance(message, Ack) or (isinstance(message, RecordMessage | Head) and message.direct):
             return
         counts = self._came.get(message.address) or self._new(self._came, message.address)
@@ -171,11 +171,10 @@ class Traffic:
         counts[1] += size
 
     def asked(self, store: str) -> None:
-        """A store was asked, at the endpoint of its queries."""
+        """Note a question to the store at this endpoint."""
         (self._stores.get(store) or self._new(self._stores, store))[2] += 1
 
     def answered(self, store: str, size: int) -> None:
-        """It has answered."""
         counts = self._stores.get(store) or self._new(self._stores, store)
         counts[0] += 1
         counts[1] += size
@@ -183,7 +182,7 @@ class Traffic:
     def answer(
         self, question: AskTraffic, carries: Iterable[str], waiting: int, full: bool, now: float
     ) -> TrafficTold | None:
-        """The answer to a question; None for none, as there are too many."""
+        """Return the answer to a question; None for none, as there are too many."""
         if len(self._told) == ANSWERS_MAX and now - self._told[0] < 1.0:
             return None
         self._told.append(now)

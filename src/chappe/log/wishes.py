@@ -42,7 +42,7 @@ class Absent:
         self._names_by = math.inf
 
     def look(self, filters: Iterable[Filter], now: float) -> list[Effect]:
-        """Ask a store for the names of its topics, because a topic is not there; it is told even if none answers."""
+        """Ask a store for the names of its topics, because a topic is absent; it is reported even if none answers."""
         if now >= self._names_by:
             return self.tell(())
         for each in filters:
@@ -57,14 +57,14 @@ class Absent:
         return self._sources.names(now) if begin and self._still_absent() else []
 
     def tell(self, names: Iterable[str]) -> list[Effect]:
-        """Report topics, now that the names of others are known, or are not to be had."""
+        """Report absent topics, now that the names of others are known, or unavailable."""
         known = list(names)
         told: list[Effect] = [Report(TopicAbsent(each, tuple(similar(each, known)))) for each in self._still_absent()]
         self._waiting, self._names_by = [], math.inf
         return told
 
     def _still_absent(self) -> list[str]:
-        """Those to be told that nobody has told us of since."""
+        """Return the topics to report that nobody has spoken of since."""
         listed = (key for store in self._sources.stores.values() for key in store.heads)
         there = {topic for topic, _ in chain(self._delivery.partitions, self._delivery.settled, listed)}
         self._waiting = [each for each in self._waiting if each not in there]
@@ -73,7 +73,6 @@ class Absent:
         return self._waiting
 
     def forget(self, name: str) -> None:
-        """A topic is wanted no longer."""
         self._looked_at.discard(name)
         self._due.clear(name)
         self._waiting = [each for each in self._waiting if each != name]
@@ -113,7 +112,7 @@ class Beyond:
             self.due = min(self.due, now + ALONE_S)
 
     def greeted(self, store: str, now: float) -> None:
-        """Note a store that listens or has said hello, and is not asked yet as nobody knows where."""
+        """Note a store that listens or has said hello, and is not asked yet as its endpoint is unknown."""
         if self._doubtful and len(self._greeted) < HELLOS_MAX:
             self._greeted.setdefault(store, now)
 

@@ -1,4 +1,4 @@
-"""What a store has received and the disk has not: a stream for each partition with something on its way, and the write
+"""Received records that are not on disk: a stream for each partition with something on its way, and the write
 under way.
 
 A stream knows the next offset that it accepts, counting what is staged or being written; pieces are gathered there and
@@ -67,7 +67,7 @@ class Stream:
         gap.head = max(gap.head, gap.next)
 
     def drop_staged(self) -> None:
-        """Forget what was not written."""
+        """Forget records that were not written."""
         self.staged = self.records = None
 
     def _seal_records(self) -> None:
@@ -82,7 +82,7 @@ class Stream:
             self.staged.append(Batch.parse(batch, check=False))
 
     def take(self, key: Key) -> Iterator[AppendRecords]:
-        """Everything staged, small neighbours merged, as the next write's part of this partition."""
+        """Return everything staged as the next write's part of this partition; small neighbours are merged."""
         self._seal_records()
         staged, self.staged = self.staged, None
         for run in _runs(staged or (), self.limits):
@@ -92,7 +92,7 @@ class Stream:
 
 
 def _groups(records: Sequence[bytes], bytes_max: int) -> Iterator[range]:
-    """Index ranges of records that fit one batch each."""
+    """Iterate over index ranges of records that fit one batch each."""
     start = size = 0
     for index, record in enumerate(records):
         if index > start and size + len(record) > bytes_max:
@@ -103,7 +103,7 @@ def _groups(records: Sequence[bytes], bytes_max: int) -> Iterator[range]:
 
 
 def _runs(staged: Sequence[Batch], limits: LogLimits) -> Iterator[list[Batch]]:
-    """Neighbours that are worth merging: small ones, until they are no longer small."""
+    """Iterate over neighbours that are worth merging: small ones, until they are no longer small."""
     run: list[Batch] = []
     size = count = 0
     for batch in staged:
@@ -147,22 +147,21 @@ class StoreWriter:
         return self.staged_bytes >= self._limits.staged_bytes_max
 
     def stored(self, key: Key) -> int:
-        """The next offset of a partition on disk."""
         info = self._storage.partition(*key)
         return 0 if info is None else info.next
 
     def next_offset(self, topic: str, partition: str) -> int:
-        """The next offset of a partition, counting what was received and is not stored yet."""
+        """Return the next offset of a partition, counting received records that are not stored yet."""
         stream = self.streams.get((topic, partition))
         return max(self.stored((topic, partition)), 0 if stream is None else stream.gap.next)
 
     def too_many(self, key: Key) -> bool:
-        """Whether a partition is new, and there are enough already of which nothing is known but that they exist."""
+        """Return True if a partition is new, and too many are known already of which no record came."""
         full = len(self._gaps.open) >= self._limits.unknown_partitions_max
         return full and key not in self.streams and self._storage.partition(*key) is None
 
     def stream(self, key: Key) -> Stream:
-        """The stream of a partition; a new one begins at what is stored."""
+        """Return the stream of a partition; a new one begins at what is stored."""
         stream = self.streams.get(key)
         if stream is None:
             stream = self.streams[key] = Stream(PartitionGap(self.stored(key)), self._limits)
@@ -175,20 +174,20 @@ class StoreWriter:
             del self.streams[key]
 
     def lag(self, key: Key, stream: Stream, head: int) -> None:
-        """What comes before ``head`` is known to exist."""
+        """Note that records before ``head`` exist."""
         gap = stream.gap
         gap.head = max(gap.head, head)
         if not gap.complete:
             self._gaps.want(key, gap)
 
     def unknown(self, key: Key) -> bool:
-        """Return True if nothing of a partition was ever received but what is held."""
+        """Return True if nothing of a partition was ever received except what is held."""
         stream = self.streams.get(key)
         received = stream is not None and (stream.staged or stream.records or stream.writing)
         return not received and self._storage.partition(*key) is None
 
     def begin(self, key: Key, offset: int, now: float) -> None:
-        """Have an unknown partition begin here, so that what is missing behind it is a hole, which can be filled."""
+        """Begin an unknown partition here, so that records missing behind it are a hole, which can be filled."""
         self._storage.reset(*key, offset)
         if "retain" in self._timers:
             self._timers.set("retain", now)  # that makes it last
@@ -200,7 +199,7 @@ class StoreWriter:
         self._dirty[key] = None
 
     def go_on(self, key: Key, stream: Stream, now: float) -> list[Effect]:
-        """The next offset moved on: take what was held behind it, and write."""
+        """Take what was held behind the next offset, which moved on, and write."""
         gap = stream.gap
         if gap.state is not GapState.CLOSED:
             while (held := self._gaps.pop_held(gap)) is not None:
@@ -218,7 +217,7 @@ class StoreWriter:
         return self.write(now)
 
     def heal(self, hole: Hole, batches: list[Batch], now: float) -> list[Effect]:
-        """Write what of the batches lies within a hole, and is not being written already."""
+        """Write the part of the batches that lies within a hole, and is not being written already."""
         if now < self.refusing_until:
             return []
         for batch in batches:
@@ -257,20 +256,20 @@ class StoreWriter:
         return [Persist(WriteRecords(self._in_flight))]
 
     def written(self) -> tuple[AppendRecords, ...]:
-        """The write under way is on disk and readable; returns what was in it, for ``settle``."""
+        """End the write under way, which is on disk and readable; return what was in it, for ``settle``."""
         done, self._in_flight = self._in_flight, ()
         self.staged_bytes -= sum(len(append.body) for append in done)
         return done
 
     def settle(self, key: Key) -> None:
-        """What was written of a partition is acknowledged."""
+        """Note that the written records of a partition are acknowledged."""
         stream = self.streams.get(key)
         if stream is not None:
             stream.writing = False
             self.prune(key)
 
     def transacted(self, key: Key, end: int) -> None:
-        """A sink's commit put everything before ``end`` on disk."""
+        """Note that a sink's commit put everything before ``end`` on disk."""
         stream = self.streams.get(key)
         if stream is not None:
             gap = stream.gap
@@ -280,7 +279,7 @@ class StoreWriter:
             self.prune(key)
 
     def forget(self, now: float) -> list[tuple[Key, int, int]]:
-        """The write failed: forget all that is not stored; returns partition, first and end of what was forgotten.
+        """Forget all that is not stored, as the write failed; return partition, first and end of what was forgotten.
 
         Nothing is written for a while; then it is asked for again.
         """
@@ -308,14 +307,14 @@ class StoreWriter:
         return forgotten
 
     def refuse(self, reason: str) -> list[Effect]:
-        """The disk refuses writes; that is reported once."""
+        """Note that the disk refuses writes; that is reported once."""
         if self.refused:
             return []
         self.refused = True
         return [Report(WritesRefused(reason))]
 
     def resume(self) -> list[Effect]:
-        """The disk takes writes again."""
+        """Note that the disk takes writes again."""
         if not self.refused:
             return []
         self.refused = False
@@ -324,7 +323,6 @@ class StoreWriter:
     # -- for checkers ---------------------------------------------------------------------------------------
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         found = [each for key, stream in self.streams.items() for each in self._gaps.invariants(key, stream.gap)]
         found += [f"{key} is open, and has no stream" for key in self._gaps.open if key not in self.streams]
         found += [f"{key} has a stream with nothing in it" for key, stream in self.streams.items() if stream.idle]
@@ -354,7 +352,6 @@ class Trims:
         self._waiting: list[tuple[int, bytes, bytes, TrimAnswer]] = []  # the run that makes it durable; who asked
 
     def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Effect]:
-        """Forget what somebody wants to be forgotten."""
         if len(self._waiting) >= TRIMS_MAX:
             return [
                 Reply(
@@ -374,7 +371,6 @@ class Trims:
         return retaining
 
     def _first(self, info: PartitionInfo, before: int) -> int:
-        """Where a partition begins then."""
         if info.next == info.first or before <= info.timestamp_min:
             return info.first
         if before > info.timestamp_max:
@@ -382,12 +378,11 @@ class Trims:
         return self._storage.offset_at(info.topic, info.partition, before)
 
     def retain(self) -> list[Effect]:
-        """A run of retention begins."""
         self._begun += 1
         return [Persist(RunRetention())]
 
     def retained(self, problem: str) -> list[Effect]:
-        """The oldest run has ended, or could not do its work: answer who waits for it."""
+        """Answer those who wait for the oldest run, which has ended, or could not do its work."""
         self._ended += 1
         done = [each for each in self._waiting if each[0] <= self._ended]
         self._waiting = [each for each in self._waiting if each[0] > self._ended]

@@ -1,1 +1,1 @@
-"""What queries of Spark write exactly once: staged, decided by one file, and appended. No I/O."""
+"""Exactly-once writes of Spark queries: staged, decided by one file, and appended. No I/O."""

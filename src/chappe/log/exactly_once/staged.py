@@ -23,8 +23,6 @@ from chappe.log.storage import AppendRecords, LogStorage
 
 @dataclass(frozen=True, slots=True)
 class StagedAttempt:
-    """One attempt of one task."""
-
     sink: str
     run: str
     batch: int
@@ -34,7 +32,7 @@ class StagedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """What a store knows of a sink: all of it is durable.
+    """A sink as its store knows it: all of it is durable.
 
     ``batch`` is the last committed one, -1 for none; ``ends`` the offset after its last record, by topic. ``age_s``
     is set only where a state was read from disk: how long ago it was last written.
@@ -67,7 +65,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class KeptSinks:
-    """What a store found when it opened."""
+    """The sinks, intents and rows that a store found when it opened."""
 
     sinks: tuple[SinkState, ...] = ()
     attempts: tuple[tuple[StagedAttempt, tuple[str, ...]], ...] = ()  # with their topics
@@ -76,8 +74,6 @@ class KeptSinks:
 
 @dataclass(frozen=True, slots=True)
 class PieceAt:
-    """A piece where it is staged."""
-
     attempt: StagedAttempt
     number: int
     topic: str
@@ -90,7 +86,7 @@ class PieceAt:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Make the state of a sink durable, but for ``batch`` and ``ends``, which only a commit changes."""
+    """Make the state of a sink durable, except ``batch`` and ``ends``, which only a commit changes."""
 
     state: SinkState
 
@@ -153,12 +149,11 @@ class SinkJob:
 
 
 class StagedStorage(Protocol):
-    """See the module's text. Every method raises StorageError, StorageFull where there is no room."""
+    """The disk of a sink's home. Every method raises StorageError, StorageFull where there is no room."""
 
     def kept(self) -> KeptSinks: ...
 
-    def carry_out(self, job: Step) -> None:
-        """Do a job that is one step."""
+    def carry_out(self, job: Step) -> None: ...
 
     def prepare(self, commit: CommitBatch) -> Intent:
         """Check the pieces, make them durable, and then the intent.
@@ -193,7 +188,7 @@ def check_pieces(commit: CommitBatch, attempt: tuple[int, int, int, int], counts
 
 
 def decide(commit: CommitBatch, pieces: Sequence[PieceAt]) -> Intent:
-    """The intent of a commit whose pieces are all there."""
+    """Return the intent of a commit whose pieces are all there."""
     ends = {topic: base for topic, _, base in commit.bases}
     for piece in pieces:
         ends[piece.topic] += piece.count
@@ -203,14 +198,14 @@ def decide(commit: CommitBatch, pieces: Sequence[PieceAt]) -> Intent:
 
 
 def with_batch(state: SinkState, intent: Intent) -> SinkState:
-    """The state of a sink after a commit."""
+    """Return the state of a sink after a commit."""
     ends = dict(state.ends) | {topic: next_ for topic, _, _, next_ in intent.ranges}
     return replace(state, batch=intent.batch, ends=tuple(ends.items()))
 
 
 @dataclass(slots=True)
 class _Rows:
-    """What an attempt has staged; the first ``synced`` pieces survive the machine."""
+    """The rows that an attempt has staged; the first ``synced`` pieces survive the machine."""
 
     pieces: list[StagePiece] = field(default_factory=list)
     synced: int = 0
@@ -287,7 +282,7 @@ class MemoryStaged:
         """Nothing: the object is the disk."""
 
     def crash(self, survivors: Mapping[StagedAttempt, int]) -> None:
-        """Simulate a power cut: of each attempt so many pieces are left, but all that were made durable."""
+        """Simulate a power cut: of each attempt so many pieces are left, and all that were made durable."""
         for key, rows in list(self.rows.items()):
             del rows.pieces[max(rows.synced, survivors.get(key, 0)) :]
             if not rows.pieces:
@@ -307,9 +302,9 @@ logger: Final = logging.getLogger(__name__)
 
 
 class Finishing:
-    """What is to be done for an intent after the commit point, step by step.
+    """The work that is left for an intent after the commit point, step by step.
 
-    ``have``: the offset after the last record that the log has of each topic's partition; what is before is left out.
+    ``have``: the offset after the last record that the log has of each topic's partition; earlier records are left out.
     """
 
     def __init__(
@@ -347,7 +342,7 @@ class Finishing:
         self.done = True
 
     def next_chunk(self) -> Sequence[AppendRecords]:
-        """What the next step appends; nothing if all is appended."""
+        """Return what the next step appends; nothing if all is appended."""
         if self._chunk:
             return self._chunk  # it was refused
         size = 0

@@ -77,7 +77,7 @@ Repeatable: TypeAlias = AttachSink | Stage | Discard  # by what a repetition is 
 
 
 def sink_address(sink: str, topic: str) -> str:
-    """The partition that a sink writes in a topic: 32 upper-case hexadecimal digits."""
+    """Return the partition that a sink writes in a topic: 32 upper-case hexadecimal digits."""
     return hashlib.sha256(sink.encode() + b"\0" + encode_topic(topic)).hexdigest()[:32].upper()
 
 
@@ -91,7 +91,7 @@ class _Refused(ChappeError):
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """Who waits for a job."""
+    """A client that waits for a job."""
 
     client: bytes
     request_id: bytes
@@ -103,8 +103,6 @@ class _Asker:
 
 @dataclass(slots=True)
 class _Job:
-    """A job under way, and who waits for it."""
-
     job: Job
     asked: list[_Asker]
     repeatable: Repeatable | None
@@ -165,7 +163,7 @@ class Transactions:
     def handle_request(
         self, client: bytes, request_id: bytes, request: SinkRequest, payload: bytes, now: float
     ) -> list[Effect]:
-        """A request on the query socket; ``payload`` is the batch of a Stage request."""
+        """Take a request on the query socket; ``payload`` is the batch of a Stage request."""
         asked = _Asker(client, request_id, request)
         sink = self._sinks.get(request.sink)
         if sink is not None and self._moves(sink, request):
@@ -187,7 +185,7 @@ class Transactions:
             return [asked.reply(_refusal(error))]
 
     def handle_done(self, done: SinkJob, outcome: Intent | ChappeError | None, now: float) -> list[Effect]:
-        """A job ended: ``outcome`` is the intent of a commit, whose records are readable by now, or what went wrong."""
+        """End a job; ``outcome`` is the intent of a commit, whose records are readable by now, or an error."""
         found = self._jobs.pop(done.ticket)
         job = found.job
         if found.asked:
@@ -221,7 +219,6 @@ class Transactions:
         return self._timers.next
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         waiting = sum(_size(each.job) for each in self._jobs.values() if each.asked)
         return [] if self._bytes == waiting else [f"{self._bytes} bytes of requests are counted, {waiting} wait"]
 
@@ -276,7 +273,7 @@ class Transactions:
         return sink.state.home not in (self._store_id, sink.saved_home)
 
     def _remember(self, sink: _SinkAtHome) -> list[Effect]:
-        """Have the state saved, unless that is under way: the one who wanted it may be gone."""
+        """Save the state, unless that is under way: the one who wanted it may be gone."""
         job = Remember(sink.state)
         return [] if any(each.job == job for each in self._jobs.values()) else self._job(job)
 
@@ -287,7 +284,7 @@ class Transactions:
         return Fenced(f"run {run} of sink {sink.state.sink} is over, run {sink.state.run} took over; stop this one")
 
     def _current(self, name: str, run: str, now: float) -> _SinkAtHome:
-        """The sink, if ``run`` may write to it here."""
+        """Return the sink, if ``run`` may write to it here."""
         sink = self._sinks.get(name)
         if sink is None:
             raise _Refused(f"this store does not know sink {name}; attach it first", ELSEWHERE)
@@ -402,10 +399,10 @@ class Transactions:
         return StagedAnswer(request.piece if isinstance(request, Stage) else -1)
 
     def _job(self, job: Job, asked: _Asker | None = None) -> list[Effect]:
-        """Have a job done and ``asked`` answered then.
+        """Begin a job, and answer ``asked`` when it is done.
 
-        Who was not answered in time asks again. Each time a further job of the same kind would only make a busy disk
-        busier, until nobody is answered in time any more: a job under way is not begun twice.
+        A client that was not answered in time asks again. Each time a further job of the same kind would only make a
+        busy disk busier, until nobody is answered in time any more: a job under way is not begun twice.
         """
         repeatable = None if asked is None else _repeatable(asked.request, job)
         if asked is not None and repeatable in self._repeatable:

@@ -1,4 +1,4 @@
-"""What is asked of the machine of ordered topics, and what it answers, in msgpack. Topics are bytes, as on the wire.
+"""Commands and queries to the machine of ordered topics, and its answers, in msgpack. Topics are bytes, as on the wire.
 
 The body of an ``Append`` is a batch as ``log.batch`` has it, with any offsets: it is placed by the machine. So is that
 of a ``StageRows``, when the batch of its query is committed (``homes``).
@@ -26,7 +26,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=SINK_NAME_MAX)]
 
 
 class Create(msgspec.Struct, frozen=True, array_like=True, tag="create"):
-    """Have a topic with so many partitions, unless it is there; their names are made of ``seed``, random bytes."""
+    """Create a topic with so many partitions, unless it is there; their names are made of ``seed``, random bytes."""
 
     topic: Topic
     partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
@@ -43,14 +43,14 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
 
 
 class BeginRun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
-    """Have a run of a sink be its current one; no earlier run of it writes anything from then on.
+    """Make a run of a sink its current one; no earlier run of it writes anything from then on.
 
     Args:
         sink: A query, or a write that may be repeated: the same in all its lives.
         run: Another one in each life.
         batch: About to be written. A sink that is new here begins with 0.
         lasting: Whether it may come back after days.
-        origins: By what the query would be known if it began anew, as if it were another one.
+        origins: Names under which the query would be known if it began anew, as if it were another one.
         again: A query whose rows this one may write once more, or nothing.
     """
 
@@ -63,7 +63,7 @@ class BeginRun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
 
 
 class StageRows(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
-    """Keep a piece, numbered from 0, of what one attempt of a task has made of a batch, for a partition."""
+    """Keep one attempt's piece of a batch for a partition; pieces are numbered from 0."""
 
     sink: Name
     run: Name
@@ -77,7 +77,7 @@ class StageRows(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
 
 
 class CommitRows(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """Put what these attempts have staged at the ends of its partitions: task, attempt, pieces and rows of each."""
+    """Append all rows that these attempts have staged to their partitions: task, attempt, pieces and rows of each."""
 
     sink: Name
     run: Name
@@ -86,7 +86,7 @@ class CommitRows(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class DropRows(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
-    """Forget what an attempt of a task has staged."""
+    """Forget the staged rows of an attempt."""
 
     sink: Name
     run: Name
@@ -96,7 +96,7 @@ class DropRows(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
-    """A query: which partitions does the topic have?"""
+    """Query the partitions of a topic."""
 
     topic: Topic
 
@@ -188,7 +188,6 @@ _ANSWER: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer
 
 
 def encode(message: Command | Query | Answer) -> bytes:
-    """The bytes of a command, a query or an answer."""
     return _ENCODER.encode(message)
 
 

@@ -45,7 +45,7 @@ class _GatheredPart:
 
 
 class Gathering:
-    """See the module; ``partitions``: of the topic, ``batch_bytes``: a batch of so many is full."""
+    """Records on their way into batches. ``partitions``: of the topic, ``batch_bytes``: a batch of so many is full."""
 
     def __init__(self, partitions: int, clock: Clock, *, batch_bytes: int = BATCH_BYTES) -> None:
         self._parts = [_GatheredPart() for _ in range(partitions)]
@@ -60,7 +60,7 @@ class Gathering:
         return not self.bytes
 
     def partition_of(self, key: bytes | None, partition: int | None) -> int:
-        """Where a record goes: where it says, or where its key belongs. Raises UsageError."""
+        """Return the partition that a record names, or where its key belongs. Raises UsageError."""
         count = len(self._parts)
         if partition is not None:
             if not isinstance(partition, int) or not 0 <= partition < count:
@@ -103,10 +103,10 @@ class Gathering:
     def add_values(
         self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None
     ) -> list[LeavingBatch]:
-        """As ``add`` of each, without keys and headers; returns what is to leave now.
+        """Add records without keys and headers; returns what is to leave now.
 
         Raises:
-            RecordTooLarge, UsageError: As ``add``, of any of them; nothing was added.
+            RecordTooLarge, UsageError: ``add`` would refuse one of them; nothing was added.
         """
         self.partition_of(None, partition)
         sizes = [_RECORD_BYTES + len(value or b"") for value in values]
@@ -146,12 +146,12 @@ class Gathering:
         return self._leave(index)
 
     def push(self, partition: int) -> list[LeavingBatch]:
-        """All that is gathered for a partition is to leave now: something follows it."""
+        """Return all that is gathered for a partition: it is to leave now, as something follows it."""
         self._seal(partition)
         return self._leave(partition, most=len(self._parts[partition].ready))
 
     def confirmed(self, leaving: LeavingBatch) -> list[LeavingBatch]:
-        """A batch is not under way any more, whatever became of it; returns what is to leave now."""
+        """Note that a batch is no longer under way, with any outcome; returns what is to leave now."""
         self.bytes -= leaving.size
         self._parts[leaving.partition].under_way -= 1
         return self._leave(leaving.partition)
@@ -159,7 +159,7 @@ class Gathering:
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _refuse(self, size: int, timestamp: int | None) -> None:
-        """What no record may have."""
+        """Raise for a size or a timestamp that no record may have."""
         if size > BODY_BYTES_MAX:
             raise RecordTooLarge(
                 f"the record has {size:,} bytes, with key and headers, of {BODY_BYTES_MAX:,} that one of an ordered "
@@ -181,7 +181,7 @@ class Gathering:
         return found
 
     def _seal(self, index: int) -> None:
-        """What is gathered becomes a batch."""
+        """Make a batch of the gathered records."""
         part = self._parts[index]
         values, keys, headers, stamps = part.values, part.keys, part.headers, part.stamps
         if not values:

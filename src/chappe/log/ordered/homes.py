@@ -64,10 +64,10 @@ class _ChainSink(msgspec.Struct, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """All that there is, equal for equal states.
+    """The whole state, equal for equal states.
 
     Args:
-        sinks: By name, least recently used first, each with what it has staged.
+        sinks: By name, least recently used first, each with its staged rows.
         origins: By name, oldest first, each with the query that wrote last.
     """
 
@@ -76,11 +76,11 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Homes:
-    """See the module. ``now_us`` is the time of the command that is being done.
+    """The sinks of a chain. ``now_us`` is the time of the command that is being done.
 
     Args:
         has: Whether there is such a partition of such a topic.
-        staged_bytes_max: See ``STAGED_BYTES_MAX``.
+        staged_bytes_max: The bound of all staged rows.
     """
 
     def __init__(self, has: Callable[[bytes, int], bool], staged_bytes_max: int = STAGED_BYTES_MAX) -> None:
@@ -96,13 +96,13 @@ class Homes:
         return Snapshot(sinks, list(self._origins.items()))
 
     def restore(self, state: Snapshot) -> None:
-        """Be as when this snapshot was made."""
+        """Return to the state of a snapshot."""
         self._sinks, self._origins = {name: sink for name, sink, _ in state.sinks}, dict(state.origins)
         self._staged = {name: dict(staged) for name, _, staged in state.sinks if staged}
         self.bytes = sum(_size(piece) for each in self._staged.values() for pieces in each.values() for piece in pieces)
 
     def begin(self, command: BeginRun, now_us: int) -> Answer:
-        """Have a run be the current one of its sink."""
+        """Make a run the current one of its sink."""
         self._sweep(now_us)
         sink = self._sinks.get(command.sink)
         if sink is None:
@@ -161,7 +161,7 @@ class Homes:
         return Staged()
 
     def commit(self, command: CommitRows, now_us: int) -> list[ChainPiece] | Answer:
-        """The pieces of a batch in the order of their rows, to be placed before ``committed``; or why not."""
+        """Return the pieces of a batch in the order of their rows, to be placed before ``committed``; or why not."""
         sink = self._current(command, now_us)
         if isinstance(sink, Fences):
             return sink
@@ -182,7 +182,7 @@ class Homes:
         return found
 
     def committed(self, command: CommitRows) -> Answer:
-        """The rows are placed: nothing of this batch, or of one before it, is needed any more."""
+        """Note that the rows are placed: nothing of this batch, or of one before it, is needed any more."""
         self._sinks[command.sink].batch = command.batch
         for attempt in [each for each in self._staged.get(command.sink, {}) if each[0] <= command.batch]:
             self._discard(command.sink, attempt)
@@ -198,7 +198,7 @@ class Homes:
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _refusal(self, command: BeginRun) -> Answer | None:
-        """Why a sink that is not known is not begun."""
+        """Return why an unknown sink is not begun."""
         if command.batch > 0:
             return Refused(
                 f"this chain keeps no commits of this query, which is at batch {command.batch} already: name the "
@@ -214,7 +214,7 @@ class Homes:
         return None
 
     def _current(self, command: StageRows | CommitRows | DropRows, now_us: int) -> _ChainSink | Fences:
-        """The sink of a command, if its run may write."""
+        """Return the sink of a command, if its run may write."""
         self._sweep(now_us)
         sink = self._sinks.get(command.sink)
         if sink is None or sink.run != command.run:
@@ -237,13 +237,13 @@ class Homes:
             self._discard(name, attempt)
 
     def _sweep(self, now_us: int) -> None:
-        """Staged rows of who was silent for long go."""
+        """Drop staged rows of sinks that were silent for long."""
         silent = now_us - int(STAGED_FORGET_S * 1_000_000)
         for name in [each for each in self._staged if self._sinks[each].touched_us <= silent]:
             self._let_go(name)
 
     def _forget(self, now_us: int) -> None:
-        """Sinks that need not last go, when their rows have."""
+        """Forget sinks that need not last, once their rows are gone."""
         silent = now_us - int(STAGED_FORGET_S * 1_000_000)
         for name in [name for name, each in self._sinks.items() if not each.lasting and each.touched_us <= silent]:
             del self._sinks[name]

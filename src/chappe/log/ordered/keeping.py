@@ -55,7 +55,7 @@ _Item: TypeAlias = _Begin | _Shown
 
 @dataclass(frozen=True, slots=True)
 class _HeadsQuestion:
-    """Somebody asks where partitions end: told once everything up to a mark is on disk, or at ``until``."""
+    """A question where partitions end: answered once everything up to a mark is on disk, or at ``until``."""
 
     mark: int
     until: float
@@ -66,14 +66,14 @@ class _HeadsQuestion:
 
 @dataclass(slots=True)
 class _Way:
-    """What of one partition is on its way."""
+    """The batches of one partition that are on their way."""
 
     waiting: deque[Batch] = field(default_factory=deque)  # the store has not been given it
     given: deque[Batch] = field(default_factory=deque)  # it has, and has not written it yet
 
 
 class Keeping:
-    """See the module. ``bytes_max``: if more is held here the member confirms nothing more for now."""
+    """Batches on their way to the store; beyond ``bytes_max`` the member confirms nothing more for now."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -114,7 +114,7 @@ class Keeping:
         self._begins_to_live = False
 
     def hand_over(self, *, shown: bool) -> bool:
-        """Give to the store what was applied; ``shown``: it publishes it. Returns whether there was anything."""
+        """Give the applied batches to the store; ``shown``: it publishes them. Returns whether there were any."""
         fresh, self._fresh = self._fresh, []
         self._queue.extend(_Shown(each, shown) for each in fresh)
         return bool(self._queue)
@@ -124,7 +124,7 @@ class Keeping:
 
     @property
     def held_bytes(self) -> int:
-        """Of batches that are not on disk yet, with what they take beside."""
+        """The bytes of batches that are not on disk yet, and their overhead."""
         return self._came - self._went
 
     @property
@@ -148,7 +148,7 @@ class Keeping:
         return bool(self._queue)
 
     def go_on(self, store: LogStore, now: float) -> list[Effect]:
-        """Take what was handed over, and give the store what it can take."""
+        """Take batches that were handed over, and give the store what it can take."""
         actions: list[Effect] = []
         fresh: dict[Key, None] = {}
         while self._queue:
@@ -165,7 +165,7 @@ class Keeping:
         return actions
 
     def look(self, store: LogStore, now: float) -> list[Effect]:
-        """See what is on disk by now, and give the store what it can take by now."""
+        """Note what is on disk by now, and give the store what it can take."""
         actions = self.go_on(store, now)
         for key in list(self._ways):
             actions += self._give(store, key, now)
@@ -197,7 +197,7 @@ class Keeping:
             self._let_go()
 
     def _let_go(self) -> None:
-        """What comes while a joiner reads the rest is with the others as well: it is read from them."""
+        """Drop batches that come while a joiner reads the rest: they are read from the others, which have them."""
         for _, key, end in self._order:
             if key is not None:
                 self._goals[key] = max(self._goals.get(key, 0), end)
@@ -207,7 +207,7 @@ class Keeping:
             way.waiting.clear()
 
     def _give(self, store: LogStore, key: Key, now: float) -> list[Effect]:
-        """Have the store write what follows what it has."""
+        """Give the store the batches that follow its end, to write."""
         way, stored, next_ = self._ways[key], store.stored(key), store.next_offset(key)
         while way.given and way.given[0].next <= stored:
             self._went += _size(way.given.popleft())
@@ -240,7 +240,7 @@ def _shown(store: LogStore, placed: Placed) -> list[Effect]:
 
 
 class OrderedRole:
-    """What a node runs around the store of a chain's member. Nobody but its chain writes ordered partitions there."""
+    """The role of a node with the store of a chain's member. Only its chain writes ordered partitions there."""
 
     def __init__(self, store: LogStore, keeping: Keeping) -> None:
         self.address = store.address
@@ -260,7 +260,7 @@ class OrderedRole:
         return self._store.handle_subscription(prefix, on, now)
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """See ``LogStore.handle_message``; what others say of ordered partitions is left: the chain says it."""
+        """Take a message, but ignore what others say of ordered partitions: the chain says it."""
         if isinstance(message, BatchMessage | RecordMessage | Head) and is_ordered(message.address):
             return []
         return self._store.handle_message(message, now)
@@ -273,7 +273,7 @@ class OrderedRole:
     def handle_request(
         self, client: bytes, request_id: bytes, request: Request, payload: bytes, now: float
     ) -> list[Effect]:
-        """See ``LogStore.handle_request``; who asks where partitions end hears of all that is confirmed here by now."""
+        """Take a request; a question where partitions end is answered with all that is confirmed here by now."""
         mark = self._keeping.mark()
         if not isinstance(request, HeadsRequest) or self._keeping.settled >= mark or len(self._asking) >= ASKING_MAX:
             return self._store.handle_request(client, request_id, request, payload, now)
@@ -284,12 +284,12 @@ class OrderedRole:
         return self._store.handle_gone(address, now)
 
     def handle_done(self, job: StoreJob, outcome: StoreOutcome, now: float) -> list[Effect]:
-        """See ``LogStore.handle_done``; what is on disk now may have been waited for."""
+        """Take the outcome of a job; batches that are on disk now may have been waited for."""
         effects = self._store.handle_done(job, outcome, now)
         return [*effects, *self._look(now)] if isinstance(job, WriteRecords) and outcome is None else effects
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Do what is due; take what the chain has committed."""
+        """Do what is due; take batches that the chain has committed."""
         due = now >= self._look_at
         actions = self._look(now) if due else self._keeping.go_on(self._store, now)
         return actions + self._store.handle_timeout(now)

@@ -84,17 +84,17 @@ class Keeper(Protocol):
 
     @property
     def complete(self) -> bool:
-        """True if all is there that the restored state means."""
+        """True if every record of the restored state is there."""
         ...
 
     def mark(self) -> int:
-        """The mark of what was placed last."""
+        """Return the mark of the batch that was placed last."""
         ...
 
     def place(self, placed: Placed) -> None: ...
 
     def begin(self, ends: Sequence[PartitionEnd]) -> None:
-        """The state is a restored one, which means these records: have them from wherever they are."""
+        """Get the records of a restored state from wherever they are."""
         ...
 
 
@@ -107,14 +107,14 @@ class _OrderedTopic:
 
 
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Topics in the order of their names, each with its seed and the ends of its partitions; and what queries did."""
+    """Topics in the order of their names, each with its seed and its partitions' ends; and the queries' state."""
 
     topics: list[tuple[bytes, bytes, list[int]]]
     homes: HomesSnapshot
 
 
 class OrderedLog:
-    """See the module; ``keeper`` gets the records. What it is asked for never raises: it answers ``Refused``."""
+    """The replicated machine; ``keeper`` gets the records. Its methods never raise: they answer ``Refused``."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
@@ -124,7 +124,7 @@ class OrderedLog:
         self.now_us = 0  # of the command that is done: see ``replication.chain.replica.TimedMachine``
 
     def apply(self, command: bytes) -> bytes:
-        """Do a command; the bytes of an ``Answer``."""
+        """Carry out a command; return the bytes of an ``Answer``."""
         return encode(self._apply(command))
 
     def read(self, query: bytes) -> bytes:
@@ -135,12 +135,12 @@ class OrderedLog:
         return encode(self._layout(self._topics.get(wanted.topic)))
 
     def snapshot(self) -> bytes:
-        """All of the state, without the records."""
+        """Return the whole state, without the records."""
         topics = [(raw, each.seed, each.nexts) for raw, each in sorted(self._topics.items())]
         return msgspec.msgpack.encode(_Snapshot(topics, self.homes.snapshot()))
 
     def restore(self, state: bytes) -> None:
-        """Be as when this snapshot was made; the keeper is told which records it means."""
+        """Return to the state of a snapshot; the keeper is told which records it means."""
         found = msgspec.msgpack.decode(state, type=_Snapshot) if state else _Snapshot([], HomesSnapshot([], []))
         self._topics = {raw: _topic(raw, seed, nexts) for raw, seed, nexts in found.topics}
         self.homes.restore(found.homes)
