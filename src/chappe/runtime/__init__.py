@@ -1,1 +1,1 @@
-"""What runs the cores: the only threads and clocks."""
+"""Drivers of the cores: the only threads and clocks."""

@@ -16,7 +16,7 @@ CLIENTS_MAX: Final = 10_000  # that are counted; the one that was counted first 
 
 
 class UnreadAnswers:
-    """What was sent to each client since it said something last."""
+    """The bytes sent to each client since its last message."""
 
     def __init__(self, bytes_max: int = UNREAD_BYTES_MAX, clients_max: int = CLIENTS_MAX) -> None:
         self._bytes_max = bytes_max
@@ -24,7 +24,7 @@ class UnreadAnswers:
         self._bytes: dict[bytes, int] = {}
 
     def said(self, client: bytes) -> None:
-        """It has said something, so it goes on."""
+        """Note a message of a client, which therefore reads."""
         self._bytes.pop(client, None)
 
     def may_send(self, client: bytes, size: int) -> bool:

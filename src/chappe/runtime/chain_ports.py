@@ -64,7 +64,7 @@ class _FromServer(NamedTuple):
 
 
 class _FromClient(NamedTuple):
-    """A link of a request: who asked, by identity or address, and where the answer goes."""
+    """A link of a request: the client's identity or address, and where the answer goes."""
 
     who: str
     client: bytes
@@ -73,7 +73,7 @@ class _FromClient(NamedTuple):
 class _Connections:
     """Connections to servers: to each its own, so that a slow one holds up no other.
 
-    What a full queue does not take is dropped: its sender repeats it.
+    Messages that a full queue does not take are dropped: their sender repeats them.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class _Connections:
             dialling.connect(inlet, address.endpoint(0), hear=True)
 
     def gather(self, place: int, message: bytes) -> None:
-        """Send it with what else comes until ``send_gathered``."""
+        """Gather a message until ``send_gathered``."""
         self._gathered.setdefault(place, []).append(message)
 
     def send_gathered(self) -> None:
@@ -115,23 +115,22 @@ class _Connections:
 
 
 class EndpointLink(Protocol):
-    """Looks at a server after all that it did: ``kv_chain.ChainLink``."""
+    """Looks at a server after each of its steps: ``kv_chain.ChainLink``."""
 
-    def look(self) -> None:
-        """Called with the server's lock held."""
+    def look(self) -> None: ...
 
 
 class ChainServerPorts(Ports):
-    """What a server of a chain has: one socket that others speak to, connections to the other servers, and files.
+    """The sockets and files of a chain's server: one that others speak to, and one to each other server.
 
     Args:
         addresses: Of all named servers, in order; at its own place where it listens.
         chain: Which one it is, as ``wire.chain_of`` says.
-        core: Made with what ``files`` have.
+        core: Made with the content of ``files``.
         files: Its disk; None: it keeps nothing, not even its votes.
         rules: Of a server with keys.
         on_report: Called with every event, with the lock held: it must be quick and not call back.
-        on_applied: Called with the lock held with what was committed and done, and whether this is the tail.
+        on_applied: Called with the lock held for each command that was carried out, and whether this is the tail.
     """
 
     def __init__(
@@ -206,7 +205,7 @@ class ChainServerPorts(Ports):
     # -- input -------------------------------------------------------------------------------------------------------
 
     def hear(self, link: Any, frames: Any) -> Sequence[Effect]:
-        """See ``Ports``; several messages come in one of the socket, and are heard one by one."""
+        """Take several messages that come in one of the socket, one by one."""
         if link is None:
             self._unpack(frames)
             return ()
@@ -259,7 +258,7 @@ class ChainServerPorts(Ports):
     # -- what servers' administrators ask ----------------------------------------------------------------------------
 
     def ask_out(self, place: int, out: bool) -> str:
-        """Ask for a server to stay out of the chain, or to come back; returns why that cannot be. The lock is held."""
+        """Ask to keep a server out of the chain, or to let it back; return why that cannot be. The lock is held."""
         if place >= len(self.core.names):
             return f"the chain has {len(self.core.names)} servers"
         try:
@@ -321,7 +320,7 @@ class ChainServerPorts(Ports):
     # -- the disk ----------------------------------------------------------------------------------------------------
 
     def carry_out(self, job: Job) -> Iterator[None] | None:
-        """See ``Ports``; a state is written in parts. A newer one gives it up: a server that joins may have begun."""
+        """Begin to write a state in parts. A newer one gives it up: a server that joins may have begun."""
         files = self._files
         if files is None:
             return None
@@ -339,16 +338,16 @@ class ChainServerPorts(Ports):
 
 
 class ChainUser(Protocol):
-    """Whom a client of a chain serves; called with the lock held."""
+    """The user of a chain's client; called with the lock held."""
 
     def reported(self, event: object) -> None: ...
 
     def answered(self, place: int, answer: Seen | Excluded | Refused) -> None:
-        """What a server answers to administrators, or to what it refuses."""
+        """Take a server's answer to administrators, or its refusal."""
 
 
 class ChainClientPorts(Ports):
-    """What a client of a chain has: a connection to each server.
+    """The connections of a chain's client, one to each server.
 
     Args:
         addresses: Of all named servers, in order.
@@ -373,7 +372,7 @@ class ChainClientPorts(Ports):
         self._dialling.release()
 
     def question(self, place: int, question: Look | Exclude) -> None:
-        """Ask one server what only administrators ask; the lock is held, ``Driver.do`` follows."""
+        """Send one server an administrator's question; the lock is held, ``Driver.do`` follows."""
         self._servers.gather(place, encode_one(question))
 
     def send(self, effect: Send) -> None:

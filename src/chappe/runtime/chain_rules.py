@@ -1,4 +1,4 @@
-"""Who may do what at a server of a chain with keys: asked for what comes, before the core sees it."""
+"""The rights at a server of a chain with keys: each message is judged before the core sees it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from chappe.transports.gate import Gate
 
 
 class ChainRules:
-    """What permissions say of one chain.
+    """The permissions for one chain.
 
     Args:
         gate: Of the server.
         chain: The chain's name, which rules go by as if it were a topic.
-        identities: Of the servers, by place: who says that he is one has to be it.
+        identities: Of the servers, by place: a client that says it is one has to have its identity.
     """
 
     def __init__(self, gate: Gate, chain: str, identities: Sequence[str]) -> None:
@@ -26,7 +26,7 @@ class ChainRules:
         self._identities = identities
 
     def server(self, who: str, place: int) -> bool:
-        """Return True if somebody is the server that he says he is; if not, that is counted."""
+        """Return True if a client is the server that it says it is; if not, that is counted."""
         if who == self._identities[place]:
             return self._may(who, ATTACH_MASTER)
         why = f"{who} is not the server at that place, {self._identities[place]} is"
@@ -34,7 +34,7 @@ class ChainRules:
         return False
 
     def request(self, who: str, request: AnyRequest) -> str:
-        """Why somebody may not ask for something; empty if he may."""
+        """Return why an identity may not make a request; empty if it may."""
         match request:
             case Do() | Open():
                 verb = WRITE
@@ -47,7 +47,7 @@ class ChainRules:
         return "" if self._may(who, verb) else f"{who} may not {verb} {self._chain}: no rule allows it"
 
     def heard(self, who: str, request: AnyRequest) -> AnyRequest:
-        """What is left of a request that may be made: who may not write is told who is in, and no session's answers."""
+        """Return a request's allowed part: a client that may not write hears who is in, but no session's answers."""
         writes = self._gate.decisions().may(who, (WRITE,), self._chain)
         return Listen(0, request.nonce) if isinstance(request, Listen) and not writes else request
 

@@ -36,8 +36,6 @@ QUEUED_MAX: Final = 10_000  # requests that wait for a connection; further ones 
 
 
 class StoreLink:
-    """A connection to one store."""
-
     __slots__ = ("asked", "asked_at", "dialled", "endpoint", "inlet")
 
     def __init__(self, endpoint: str, sock: zmq.Socket[bytes], dialled: Dialled) -> None:
@@ -48,7 +46,7 @@ class StoreLink:
         self.asked_at = 0.0
 
     def idle(self, now: float) -> bool:
-        """Return True if nothing is lost by closing it."""
+        """Return True if no answer is lost by closing it."""
         return not self.asked or now - self.asked_at >= BUSY_S
 
 
@@ -70,7 +68,7 @@ class Dealers:
         self._denied_at = -math.inf
 
     def ask(self, effect: Ask) -> None:
-        """Send a request; nothing comes of it if the store does not take it: the core asks again or elsewhere."""
+        """Send a request; if the store does not take it, it is dropped: the core asks again or elsewhere."""
         guard = self._node.guard
         if guard is not None:
             request = guard.asking(identity_of(effect.to)[1], effect.request)
@@ -82,7 +80,7 @@ class Dealers:
         self._send_queued()
 
     def hear(self, link: StoreLink, frames: Sequence[bytes | memoryview]) -> Sequence[Effect]:
-        """A store has answered. Raises ProtocolError."""
+        """Take a store's answer. Raises ProtocolError."""
         link.asked = max(0, link.asked - 1)
         if len(frames) < 2 or len(frames[0]) != 8:
             raise ProtocolError("answer without a request id")
@@ -99,12 +97,12 @@ class Dealers:
         return effects
 
     def close(self) -> None:
-        """Nothing is waited for any more; the driver closes the sockets."""
+        """Wait for no answers; the driver closes the sockets."""
         for link in self._dialled.values():
             link.dialled.close()
 
     def look(self) -> None:
-        """Hear of refusals, and dial again; to be called once a second where there are keys."""
+        """Take refusals, and dial again; to be called once a second where there are keys."""
         for link in self._dialled.values():
             link.dialled.look()
 
@@ -134,7 +132,7 @@ class Dealers:
         self._driver.suspect(link.inlet)
 
     def _make_room(self, now: float) -> bool:
-        """Close a connection that nobody waits for; returns whether there was one."""
+        """Close a connection that nobody waits for; return whether there was one."""
         endpoint = next((each for each, link in self._dialled.items() if link.idle(now)), None)
         if endpoint is None:
             return False

@@ -44,14 +44,14 @@ class Connections:
         made.look()  # its descriptor tells of what comes after that
 
     def close(self, inlet: Inlet) -> None:
-        """Read a socket no more, and close it and its connections."""
+        """Stop reading a socket, and close it and its connections."""
         if inlet in self._monitors:
             self._driver.turns.unregister(self._monitors.pop(inlet))
         self._dialled.pop(inlet).close()
         self._driver.unwatch(inlet)
 
     def release(self) -> None:
-        """Close what tells of refusals; the driver closes the sockets."""
+        """Close the monitors; the driver closes the sockets."""
         for dialled in self._dialled.values():
             dialled.close()
         self._dialled.clear()

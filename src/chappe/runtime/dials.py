@@ -14,15 +14,14 @@ from chappe.transports.dialling import Attempt
 
 
 class Dialler(Protocol):
-    def dialled(self, dial: Attempt, sock: socket.socket) -> None:
-        """Take a connection that stands."""
+    def dialled(self, dial: Attempt, sock: socket.socket) -> None: ...
 
     def not_dialled(self, dial: Attempt) -> None:
-        """A dial came to nothing; its ``reason`` says why."""
+        """Take a failed dial; its ``reason`` says why."""
 
 
 class Dials:
-    """All is called with the member's lock held."""
+    """The dials of a member; all is called with its lock held."""
 
     def __init__(self, turns: Turns, dialler: Dialler) -> None:
         self._turns = turns
@@ -50,7 +49,7 @@ class Dials:
             self._connect(dial)
 
     def close(self) -> None:
-        """Give up all of them; nobody is told."""
+        """Give up all dials; nobody is told."""
         for dial in self.under_way.values():
             if dial.sock is not None:
                 self._turns.unregister(dial.sock)

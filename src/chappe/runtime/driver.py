@@ -94,7 +94,7 @@ class Inlet:
         link: The name by which ``Ports.hear`` knows it.
         take: Returns the frames of the next message, or raises ``zmq.Again``; by default the socket's.
         copied: Frames are bytes; otherwise they are ZeroMQ's, which know who was let in (``gate.sender_of``).
-        gathers: The core gathers what it brings, and lets go of it at the end: who waits for it is served first.
+        gathers: The core gathers input from it until the input ends; a thread that waits for that is served first.
     """
 
     __slots__ = ("descriptor", "gathers", "link", "sock", "take")
@@ -116,16 +116,16 @@ class Inlet:
 
 
 class Ports:
-    """Where the effects of one kind of core go, and where its input comes from.
+    """The destinations of the effects of one kind of core, and the sources of its input.
 
-    A kind overrides what its core asks for. All is called with the driver's lock held, but for ``carry_out``,
+    A kind overrides the methods that its core needs. All are called with the driver's lock held, except ``carry_out``,
     ``ending``, ``close_files`` and ``closed``.
 
-    ``eager`` says that waits are over for reasons that nobody tells of, and that descriptors tell only once, as those
+    ``eager`` says that waits may end without a notification, and that descriptors tell only once, as those
     of ZeroMQ do; other ports set ``turns.news`` themselves.
 
     Attributes:
-        close_s: Closing waits this long for what a disk has under way.
+        close_s: Closing waits this long for running jobs of a disk.
     """
 
     driver: Driver
@@ -169,10 +169,10 @@ class Ports:
         raise NotImplementedError(event)
 
     def carry_out(self, job: Any) -> Any:
-        """Do the job of a ``Persist``, without the lock, on a thread that may wait; returns what it came to.
+        """Do the job of a ``Persist``, without the lock, on a thread that may wait; return its outcome.
 
         An iterator of parts: other jobs come between two of them, and at its end the job is done. A StorageError is
-        what it came to. Anything else that it raises is a defect.
+        an outcome. Any other exception is a defect.
         """
         raise NotImplementedError(job)
 
@@ -181,59 +181,58 @@ class Ports:
         return None
 
     def at_once(self, job: Any) -> bool:
-        """Whether a job is carried out right here, with the lock held: whoever causes it waits for it in any case."""
+        """Return True if a job is carried out right here, with the lock held: its caller waits for it in any case."""
         return False
 
     def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
-        """Tell the core what a job came to."""
+        """Tell the core the outcome of a job."""
         raise NotImplementedError(job)
 
     # -- input -----------------------------------------------------------------------------------------
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """A message has come over a socket that is watched as ``link``. Raises ProtocolError for a malformed one."""
+        """Take a message of a socket that is watched as ``link``. Raises ProtocolError for a malformed one."""
         raise NotImplementedError(link)
 
     def ready(self, what: Any, mask: int) -> None:
-        """Read from or write to what was registered with ``turns``, where that is neither an inlet nor a function."""
+        """Read from or write to a file registered with ``turns`` that is neither an inlet nor a function."""
         raise NotImplementedError(what)
 
     def holds(self, link: Any) -> bool:
-        """Return True if nothing is to be read from it now. Call ``Driver.suspect`` when that has changed."""
+        """Return True if this link is not to be read now. Call ``Driver.suspect`` when that has changed."""
         return False
 
     # -- time and end ----------------------------------------------------------------------------------
 
     def next_timeout(self) -> float:
-        """Return when something of the ports' own is due."""
+        """Return when the ports themselves have something to do."""
         return math.inf
 
-    def handle_timeout(self, now: float) -> None:
-        """Do what is due of the ports' own."""
+    def handle_timeout(self, now: float) -> None: ...
 
     def flushed(self) -> None:
-        """Everything that came together is handled: send what was gathered."""
+        """Send what was gathered, as all input that came together is handled."""
 
     def halted(self, reason: str) -> None:
         """A defect has stopped the driver."""
 
     def forked(self) -> None:
-        """This is a child's copy: let go of what the parent shares with others."""
+        """Release, in a child's copy, what the parent shares with others."""
 
     def ending(self) -> None:
-        """The member is about to be closed: begin no further jobs."""
+        """Begin no further jobs, as the member is about to be closed."""
 
     def leave(self) -> None:
-        """Say goodbye; everything that jobs came to is told."""
+        """Say goodbye; the outcomes of all jobs have been told."""
 
     def release(self) -> None:
-        """Close what is not a socket that is watched; nobody drives any more."""
+        """Close everything except watched sockets; nobody drives any more."""
 
     def close_files(self) -> None:
-        """Close what jobs are done with; comes behind the last job, on its thread."""
+        """Close the files of jobs; comes behind the last job, on its thread."""
 
     def closed(self) -> None:
-        """Close files that are also read while it is driven; after all else, when the member is closed."""
+        """Close files that are also read while it is driven; last of all, when the member is closed."""
 
 
 class Driver:
@@ -277,13 +276,13 @@ class Driver:
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self, effects: Sequence[Effect] = ()) -> None:
-        """Begin, with what the core says first."""
+        """Begin, with the core's first effects."""
         with self.lock:
             self.do(effects)
         self.turns.start()
 
     def close(self) -> None:
-        """Finish what the disk has under way, and release everything; safe to call twice."""
+        """Finish running jobs of the disk, and release everything; safe to call twice."""
         if not self.turns.closed:
             self.ports.ending()
         self._close_files()
@@ -316,7 +315,7 @@ class Driver:
         self.end_disk(None, self.ports.close_s, self.ports.close_files)
 
     def end_disk(self, disk: Hashable, timeout_s: float, last: Callable[[], object] | None = None) -> None:
-        """Take no more jobs of a disk, and do ``last`` behind them, on their thread; waits at most so long."""
+        """Take no more jobs of a disk, and do ``last`` behind them, on their thread; wait at most this long."""
         lane = self._disks.get(disk)
         if lane is not None:
             lane.close(timeout_s, last)
@@ -324,11 +323,10 @@ class Driver:
             last()
 
     def forget_disk(self, disk: Hashable) -> None:
-        """No core asks for jobs of it any more."""
+        """Forget a disk for which the core has no further jobs."""
         self._disks.pop(disk, None)
 
     def forked(self) -> None:
-        """We are a child's copy."""
         self.ports.forked()
 
     def _stopped(self, reason: str) -> None:
@@ -338,7 +336,7 @@ class Driver:
     # -- from outside ----------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
-        """See ``Turns.run``; gets its turn also while much is to be driven."""
+        """Call ``Turns.run``; the function gets its turn also while much is to be driven."""
         self._callers.append(None)
         with self.lock:
             self._callers.pop()
@@ -346,7 +344,7 @@ class Driver:
             self.turns.run(function, *args)
 
     def do(self, effects: Sequence[Effect]) -> None:
-        """Carry out what a call into the core has answered, and what follows from it; the lock is held."""
+        """Carry out effects of a call into the core, and those that follow; the lock is held."""
         self.perform(effects)
         self.flush()
         self.turns.look_again_at(self._due())
@@ -390,7 +388,7 @@ class Driver:
                 raise NotImplementedError(effect)
 
     def flush(self) -> None:
-        """Have the core let go of what it gathered, and send it; the lock is held."""
+        """Let the core pass on what it gathered, and send it; the lock is held."""
         if not self.still:
             effects = self.core.flush(time.monotonic())
             if effects:
@@ -441,7 +439,7 @@ class Driver:
     # -- driving ---------------------------------------------------------------------------------------
 
     def gathered(self, task: Task, at: float) -> None:
-        """Something was gathered, and nobody may come to send it: look at it at ``at``; the lock is held."""
+        """Look at gathered records at ``at``, since perhaps nobody comes to send them; the lock is held."""
         self._active_until = at + ACTIVE_S
         self.call_idle(task, at)
 
@@ -451,13 +449,13 @@ class Driver:
         self.look_at(at)
 
     def look_at(self, at: float) -> None:
-        """Look then whether there is something to do; the lock is held."""
+        """Look for work at ``at``; the lock is held."""
         if at < self._look_at:
             self._look_at = at
             self.turns.look_again_at(at)
 
     def _handle(self, ready: Ready) -> bool:
-        """Handle what is there and what is due; returns whether there is more."""
+        """Handle ready and due work; return whether there is more."""
         for key, mask in ready:
             what = key.data
             if type(what) is Inlet:
@@ -508,31 +506,31 @@ class Driver:
     # -- sockets of ZeroMQ -----------------------------------------------------------------------------
 
     def watch(self, inlet: Inlet) -> Inlet:
-        """Have a socket read from now on."""
+        """Read a socket from now on."""
         self._inlets[inlet.sock] = inlet
         self.turns.register(inlet.descriptor, selectors.EVENT_READ, inlet)
         self.suspect(inlet)
         return inlet
 
     def unwatch(self, inlet: Inlet) -> None:
-        """Read a socket no more, and close it."""
+        """Stop reading a socket, and close it."""
         self.turns.unregister(inlet.descriptor)
         self._inlets.pop(inlet.sock, None)
         self._suspects.pop(inlet, None)
         inlet.sock.close()
 
     def suspect(self, inlet: Inlet) -> None:
-        """A socket was used otherwise, or may be read again: its descriptor may not tell what arrived meanwhile."""
+        """Look at a socket that was read otherwise, or is read again: its descriptor may not tell of input."""
         self._suspects[inlet] = None
 
     def suspect_all(self) -> None:
-        """Nothing was read for a while."""
+        """Look at all sockets, as none was read for a while."""
         for inlet in self._inlets.values():
             self._suspects[inlet] = None
         self.look_at(-math.inf)
 
     def drain(self, inlet: Inlet) -> bool:
-        """Handle what a socket has; returns whether there may be more. ``hear`` may read another socket first so."""
+        """Handle a socket's input; return whether there may be more. ``hear`` may read another socket first."""
         ports, sock, link = self.ports, inlet.sock, inlet.link
         take = inlet.take
         size = 0
@@ -569,7 +567,7 @@ class Driver:
                 self.flush()
 
     def _take(self, source: Any, what: Any, disk: bool) -> None:
-        """Handle one input: the frames of a link, or what a job of the disk came to."""
+        """Handle one input: the frames of a link, or the outcome of a job."""
         if self.still:
             self._inbox.append((source, what, disk))
             return
@@ -584,7 +582,7 @@ class Driver:
             self.refused(error)
 
     def take_each(self, link: Any, messages: Sequence[Any]) -> None:
-        """Have ``Ports.hear`` called with each of several messages that came as one; for ``hear``.
+        """Call ``Ports.hear`` with each of several messages that came as one; for ``hear``.
 
         Those behind one with something to be on disk first wait for that.
         """
@@ -592,7 +590,7 @@ class Driver:
             self._take(link, each, False)
 
     def complain(self, error: ProtocolError) -> None:
-        """Count what was malformed, and say so now and then."""
+        """Count a malformed message, and log it now and then."""
         self.malformed += 1
         now = time.monotonic()
         if now >= self._complain_at:
@@ -600,7 +598,7 @@ class Driver:
             logger.warning("dropped a malformed message (%s); %d so far", error, self.malformed)
 
     def refused(self, error: Exception) -> None:
-        """Report what the machine refuses; raises the error again if it is a defect of ours."""
+        """Report a refusal of the machine; raises the error again if it is a defect of ours."""
         if not is_refusal(error):
             raise error
         now = time.monotonic()
@@ -610,7 +608,7 @@ class Driver:
 
 
 def _do_part(parts: Iterator[None]) -> Iterator[None] | StorageError | None:
-    """Do the next part of a job; returns the rest, or what the job came to."""
+    """Do the next part of a job; return the rest, or the outcome."""
     try:
         next(parts)
     except StopIteration:

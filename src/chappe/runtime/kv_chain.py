@@ -1,8 +1,8 @@
-"""What joins a server of a chain to the data store on an endpoint whose state the chain has.
+"""Joins a server of a chain to the data store on an endpoint whose state the chain has.
 
-The two have a lock each, and nobody waits for one with the other held: what either has for the other goes over a lane,
-in order. A whole state goes in steps, and the endpoint does other things in between. What the endpoint has not taken is
-bounded: beyond it, it gets the whole state instead.
+The two have a lock each, and nobody waits for one with the other held: messages from either to the other go over a
+lane, in order. A whole state goes in steps, and the endpoint does other things in between. Changes that the endpoint
+has not taken are bounded: beyond the bound, it gets the whole state instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Take: TypeAlias = Callable[[Sequence[News]], None]
 
 
 class ChainLink:
-    """See the module. It hears the machine at once, and keeps what comes until ``begin``."""
+    """The link of a server to an endpoint. It hears the machine at once, and keeps the changes until ``begin``."""
 
     def __init__(self, machine: StoreMachine) -> None:
         self._machine = machine
@@ -48,13 +48,13 @@ class ChainLink:
         machine.hear(self._fed)
 
     def serve(self, server: ChainServerPorts) -> None:
-        """This is the server whose machine it is."""
+        """Note the server of this machine."""
         self._server = server
         server.link = self
         self._down = Lane(CALLBACKS, server.driver.run)
 
     def begin(self, post: Post, take: Take) -> None:
-        """Have ``take`` called, by ``post``, with what there is and comes."""
+        """Call ``take``, by ``post``, with the state and its changes."""
         self._take = take
         self._up = Lane(CALLBACKS, post)
         with self._guard:
@@ -68,11 +68,11 @@ class ChainLink:
     # -- to the endpoint --------------------------------------------------------------------------------------
 
     def reported(self, event: object) -> None:
-        """The server has reported something; its lock is held."""
+        """Take an event of the server; its lock is held."""
         self._add(event, 0)
 
     def look(self) -> None:
-        """See whether the server has another place; called after all that it did, with its lock held."""
+        """Check whether the server has another place; called after each of its steps, with its lock held."""
         server = self._server
         assert server is not None
         core = server.core
@@ -112,7 +112,7 @@ class ChainLink:
             self._up.do(self._taken, self._take)
 
     def _taken(self) -> list[News]:
-        """What the endpoint is to hear now: one step of a whole state, or all there is; what is no commit at once."""
+        """Return the endpoint's next changes: one step of a whole state, or all; those that are not commits at once."""
         with self._guard:
             self._on_its_way = False
             whole = self._steps
@@ -134,7 +134,7 @@ class ChainLink:
     # -- to the chain -----------------------------------------------------------------------------------------
 
     def propose(self, commands: Sequence[bytes]) -> None:
-        """Have the chain do this, if the server is its head; never waits."""
+        """Propose commands to the chain, if the server is its head; never waits."""
         if self._down is not None:
             self._down.do(lambda: commands, self._propose)
 

@@ -24,14 +24,14 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 class Listening(Protocol):
     def room_for_more(self) -> bool:
-        """Return whether a further connection may be accepted."""
+        """Return True if a further connection may be accepted."""
 
     def accepted(self, sock: socket.socket, address: Any) -> None:
         """Take a connection; ``address`` is of its other end."""
 
 
 class Listeners:
-    """All but ``listening_socket`` is called with the member's lock held."""
+    """The listening sockets; all but ``listening_socket`` is called with the member's lock held."""
 
     def __init__(self, turns: Turns, member: Listening) -> None:
         self.sockets: list[socket.socket] = []
@@ -40,7 +40,7 @@ class Listeners:
         self._member = member
 
     def add(self, sock: socket.socket) -> None:
-        """Accept what comes there. Raises TooManyOpenFiles."""
+        """Accept connections there. Raises TooManyOpenFiles."""
         self._watch(sock)
         self.sockets.append(sock)
 

@@ -30,14 +30,14 @@ SUBSCRIPTIONS: Final = "subscriptions"  # the link over which peers say what the
 
 
 class LogPorts(Ports):
-    """What every node of the log has.
+    """The sockets of every node of the log.
 
     Args:
         role: The core of a store, of producers or of consumers.
         meeting: How it meets others.
         on_report: Called with every event, with the lock held: it must be quick and not call back.
         full_peer_wait_s: How long a peer whose queue is full is waited for.
-        takes: Where there are keys, what who hands on records has to be allowed.
+        takes: Where there are keys, the rights of which a member needs one to hand us records.
         views: Whether large messages stay in ZeroMQ's memory. A store, which copies them to its disk anyway, would have
             twice as much of it.
     """
@@ -96,7 +96,7 @@ class LogPorts(Ports):
                 self.driver.call_idle(self, time.monotonic() + KEYS_S)
 
     def idle(self) -> float:
-        """See who was refused, whom we may dial by now, and who may what."""
+        """Look for refused connections, peers that may be dialled by now, and changed permissions."""
         self.meeting.look()
         self._dealers.look()
         if self.gate is not None and self.gate.changes != self._changes:
@@ -109,7 +109,7 @@ class LogPorts(Ports):
     # -- effects ---------------------------------------------------------------------------------------
 
     def publish(self, effect: Publish) -> None:
-        """Send to whoever subscribed, without waiting; full peers are waited for a little by whoever drives."""
+        """Send to all subscribers, without waiting; the driving thread waits for full peers a little."""
         self.publish_frames(encode(effect.message))
 
     def publish_frames(self, frames: list[bytes]) -> None:
@@ -125,7 +125,6 @@ class LogPorts(Ports):
         self._dealers.ask(effect)
 
     def send(self, effect: Send) -> None:
-        """Send a beacon to the towers."""
         self.meeting.beacon(effect.message)
 
     def dial(self, effect: Dial) -> None:
@@ -153,7 +152,7 @@ class LogPorts(Ports):
         return self.meeting.hear(link, frames)
 
     def hear_member(self, frames: Frames, who: str) -> Sequence[Effect]:
-        """A member published something; with keys ``who`` did is known."""
+        """Take a message that a member published; with keys its identity is ``who``."""
         if self.tapped is not None:
             self.tapped([bytes(each) for each in frames])
         return self.core.handle_frames(frames, who, time.monotonic())
@@ -165,9 +164,9 @@ class LogPorts(Ports):
         return () if found is None else self.core.handle_subscription(*found, time.monotonic())
 
     def holds(self, link: Any) -> bool:
-        """Leave messages in the queue until there is room for them, and for what comes of them.
+        """Return True to leave messages in the queue until there is room for them, and for their effects.
 
-        What is left there is bounded, and whoever misses it reads it from a store later.
+        The queue is bounded, and members that miss messages read them from a store later.
         """
         if self._pub.choked:
             self._held_up = True
@@ -178,7 +177,7 @@ class LogPorts(Ports):
         return True
 
     def flushed(self) -> None:
-        """Receiving goes on if there is room again."""
+        """Go on receiving if there is room again."""
         if (self._left and not self.core.paused) or (self._held_up and not self._pub.choked):
             self._left = self._held_up = False
             self.driver.suspect_all()
@@ -196,7 +195,7 @@ class LogPorts(Ports):
         return lambda: self._pub.sent >= mark
 
     def subscriptions(self) -> tuple[int, Callable[[], dict[str, list[bytes]]]]:
-        """A number that rises when members subscribe, and what tells who did to what; the lock is held."""
+        """Return a number that rises when members subscribe, and a getter of the subscriptions; the lock is held."""
         return self._pub.changes, self._pub.subscriptions
 
     def next_timeout(self) -> float:

@@ -51,10 +51,10 @@ class SeatUser(Protocol):
     def report(self, event: object) -> None: ...
 
     def deliver(self, messages: Any) -> None:
-        """What the part hands to its user: ``Records``, ``ClockRead`` or ``StoredTo``."""
+        """Take ``Records``, ``ClockRead`` or ``StoredTo`` of the part."""
 
     def carry_out(self, job: JournalBatch | JournalTrim) -> None:
-        """Have the journal do a job. Raises as it does."""
+        """Let the journal do a job. Raises as it does."""
 
 
 class SeatPorts(LogPorts, Generic[M]):
@@ -75,7 +75,7 @@ class SeatPorts(LogPorts, Generic[M]):
         self.seats[effect.to].user.deliver(effect.messages)
 
     def at_once(self, job: JournalBatch | JournalTrim) -> bool:
-        """Journals are synced by whoever sends, and trimming takes no time."""
+        """Return True: the sender syncs the journal, and trimming takes no time."""
         return True
 
     def carry_out(self, job: JournalBatch | JournalTrim) -> None:
@@ -86,7 +86,7 @@ class SeatPorts(LogPorts, Generic[M]):
         return self.member.handle_done(job, outcome, now)
 
     def report(self, event: object) -> None:
-        """Tell the one whom it concerns, or all."""
+        """Tell the part that an event concerns, or all."""
         if isinstance(event, OfPart):
             seat = self.seats[event.address]
             if isinstance(event.event, PartBroken):
@@ -103,8 +103,7 @@ class SeatPorts(LogPorts, Generic[M]):
                 seat.user.report(event)
 
 
-def ignore(event: object) -> None:
-    """For a node whose events nobody wants to hear."""
+def ignore(event: object) -> None: ...
 
 
 _guard = threading.Lock()  # who shares what; never held while a node is closed
@@ -133,7 +132,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Seat(Generic[M]):
-    """What a producer or consumer has of its node. Made by ``producing`` and ``consuming``; ``start`` begins."""
+    """A producer's or consumer's place at its node. Made by ``producing`` and ``consuming``; ``start`` begins."""
 
     def __init__(self, ports: SeatPorts[M], address: str, *, identity: bool = False) -> None:
         own(self)
@@ -153,7 +152,7 @@ class Seat(Generic[M]):
 
     @property
     def subscriptions(self) -> PeerSubscriptions:
-        """What is to be given to the core of a producer."""
+        """The subscriptions for the core of a producer."""
         assert isinstance(self._member, ProducingMember)
         return self._member.subscriptions
 
@@ -165,11 +164,11 @@ class Seat(Generic[M]):
         name: str,
         reading: Callable[[int], Reading] | None = None,
     ) -> None:
-        """Have the node carry ``part``.
+        """Let the node carry ``part``.
 
         Args:
             name: For people.
-            reading: Tells committed positions, at most so many, with the lock held.
+            reading: Returns committed positions, at most so many; called with the lock held.
         """
         self.part = part
         self.user = user
@@ -220,21 +219,21 @@ class Seat(Generic[M]):
             self.node.core.traffic.readers.pop(address, None)
 
     def add_topic(self, partition: LogProducer) -> None:
-        """Have the producer write one more topic; the lock is held."""
+        """Let the producer write one more topic; the lock is held."""
         assert isinstance(self._member, ProducingMember)
         assert isinstance(self.part, LogProducers)
         self._driver.perform(self._member.add_topic(self.part, partition, time.monotonic()))
         self.tell()
 
     def subscribe(self, wanted: Filter) -> None:
-        """Add topics to what the consumer wants; the lock is held."""
+        """Add topics to those that the consumer wants; the lock is held."""
         assert isinstance(self._member, ConsumingMember)
         assert isinstance(self.part, LogConsumer)
         self._driver.do(self._member.subscribe(self.part, wanted, time.monotonic()))
         self.tell()
 
     def unsubscribe(self, wanted: Filter) -> None:
-        """Take topics from what the consumer wants; the lock is held."""
+        """Remove topics from those that the consumer wants; the lock is held."""
         assert isinstance(self._member, ConsumingMember)
         assert isinstance(self.part, LogConsumer)
         self._driver.do(self._member.unsubscribe(self.part, wanted, time.monotonic()))
@@ -243,28 +242,28 @@ class Seat(Generic[M]):
     # -- driving --------------------------------------------------------------------------------------
 
     def perform(self, effects: Sequence[Effect]) -> None:
-        """Carry out what a call of the part returned; the lock is held."""
+        """Carry out effects of a call of the part; the lock is held."""
         self._driver.perform(self._member.carry(self.part, effects))  # type: ignore[arg-type]
 
     def do(self, effects: Sequence[Effect]) -> None:
-        """As ``perform``, with what follows from it; whoever waits for that is told."""
+        """Carry out effects, and those that follow; threads that wait for them are told."""
         self._driver.run(self._driver.do, self._member.carry(self.part, effects))  # type: ignore[arg-type]
 
     def gathered(self, task: Task, at: float) -> None:
-        """Something was gathered, and nobody may come to send it: look at it at ``at``; the lock is held."""
+        """Look at gathered records at ``at``, since perhaps nobody comes to send them; the lock is held."""
         self._driver.gathered(task, at)
 
     def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
-        """Drive until ``until()``, which is called with the lock held, or so long; not with the lock held."""
+        """Drive until ``until()``, which is called with the lock held, or this long; not with the lock held."""
         self._driver.turns.wait(lambda: self.closed or self._halted is not None or until(), timeout_s)
 
     def wait_until(
         self, check: Callable[[], None], ready: Callable[[], bool], missing: Callable[[str], str], timeout: float | None
     ) -> None:
-        """Wait until ``ready``, which is called with the lock held; ``check`` raises what every call does.
+        """Wait until ``ready``, which is called with the lock held; ``check`` raises the errors of every call.
 
         Raises:
-            TimedOut: With what ``missing`` says is not there.
+            TimedOut: ``missing`` says what is not there.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
@@ -278,24 +277,24 @@ class Seat(Generic[M]):
             self.pump(min(left, LOOK_S), ready)
 
     def serve(self) -> None:
-        """Handle what is there, without waiting."""
+        """Handle ready work, without waiting."""
         self._driver.turns.serve()
 
     def later(self, function: Callable[[], None]) -> None:
-        """Have a thread call a function soon, without the lock, in the order of these calls; ``close`` waits for it."""
+        """Call functions soon, in order, on another thread, without the lock; ``close`` waits for them."""
         with self.lock:
             if self._callbacks is None:
                 self._callbacks = Lane(CALLBACKS, self._driver.run)
         self._callbacks.do(function)
 
     def on_disk(self, function: Callable[[], None]) -> None:
-        """Have a thread that may wait for a disk call a function, with the lock held; the lock is held."""
+        """Call a function on a thread that may wait for a disk, with the lock held; the lock is held."""
         if self._journal is None:
             self._journal = Lane(DISKS, self._driver.run)
         self._journal.do(lambda: self._driver.run(function))
 
     def tell(self) -> None:
-        """Something changed for which others may wait, or is due earlier; the lock is held."""
+        """Note that others may wait for a change, or that work is due earlier; the lock is held."""
         self._driver.turns.news = True
         self._driver.turns.tell()
         self._driver.turns.look_again()
@@ -312,7 +311,7 @@ class Seat(Generic[M]):
 
     @property
     def halted(self) -> str | None:
-        """Why the part, or the whole node, stopped, if it did."""
+        """The reason why the part, or the whole node, stopped, if it did."""
         return self._halted or self._driver.turns.halted
 
     def check(self) -> None:
@@ -322,7 +321,7 @@ class Seat(Generic[M]):
         self._driver.turns.check()
 
     def halt(self, error: Exception) -> None:
-        """A defect of this part: say so to whoever uses it; the others at the node go on."""
+        """Report a defect of this part to its user; the other parts of the node go on."""
         logger.error("the member stopped", exc_info=error, extra={"defect": True})
         with self.lock:
             if self.halted is None:
@@ -366,14 +365,13 @@ class Where:
         return cls(tuple(TowerAddress.parse_many(tower)), listen, said=tower, keys=keys)
 
     def meeting(self) -> Meeting:
-        """What a node is made with."""
         gate = gate_of(self.keys)
         return AtForwarders(self.forwarders, gate) if self.forwarders else AtTowers(self.towers, self.listen, gate)
 
     def require(self, verb: str, topic: str, *, prefix: bool = False) -> None:
-        """Raise NotPermitted if we may not do this with a topic, or with all that begin so, or forwarders may not.
+        """Raise NotPermitted if we may not do this with a topic, or all of a prefix, or forwarders may not.
 
-        What is produced goes to all of them or none, see ``PublishingSocket``; who consumes needs one.
+        Records go to all forwarders or none, see ``PublishingSocket``; a consumer needs one.
         """
         gate = gate_of(self.keys)
         if gate is None:
@@ -400,16 +398,16 @@ class Where:
 
     @property
     def named(self) -> str:
-        """The same in a sentence."""
+        """The towers or forwarders, in a sentence."""
         return f"the {self.kind}{'s' if len(self.forwarders) > 1 else ''} at {self}"
 
     @property
     def command(self) -> str:
-        """What starts who keeps records."""
+        """The command that starts a process which keeps records."""
         return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
 
     def doubt(self, topics: Iterable[str]) -> str:
-        """What to look at if nobody keeps records of these."""
+        """Return advice on what to look at if nobody keeps records of these topics."""
         gate = gate_of(self.keys)
         alone = None if gate is None else next((each for each in topics if not gate.anybody(STORE, each)), None)
         if gate is not None and alone is not None:
@@ -427,7 +425,7 @@ class Where:
 
 
 def producing(address: str, name: str, where: Where, *, live: bool, identity: bool) -> Seat[ProducingMember]:
-    """A seat for a producer.
+    """Return a seat for a producer.
 
     Args:
         address: Of its partitions.
@@ -442,6 +440,6 @@ def producing(address: str, name: str, where: Where, *, live: bool, identity: bo
 
 
 def consuming(address: str, name: str, where: Where) -> Seat[ConsumingMember]:
-    """A seat for a consumer; see ``producing``."""
+    """Return a seat for a consumer; see ``producing``."""
     key = (ConsumingMember, where)
     return Seat(_share(key, address, lambda: SeatPorts(ConsumingMember(name), where, FULL_PEER_WAIT_S)), address)

@@ -35,10 +35,10 @@ _STALE_MAX: Final = 64  # timers that nobody needs any more are thrown away when
 
 
 class LoopMember(Protocol):
-    """What the loop looks after. Its methods are called without any lock."""
+    """A member that the loop looks after. Its methods are called without any lock."""
 
     def look(self) -> tuple[bool, float]:
-        """Do what is to be done, unless somebody else does; never wait.
+        """Drive, unless another thread does; never wait.
 
         Returns whether the descriptor is to be watched, and when to look again at the latest, monotonic seconds.
         """
@@ -50,7 +50,7 @@ class LoopMember(Protocol):
 
 
 class _LoopPlace:
-    """What the loop knows of a member."""
+    """A member, as the loop knows it."""
 
     __slots__ = ("at", "left", "member", "queued", "watched")
 
@@ -63,29 +63,28 @@ class _LoopPlace:
 
 
 class MemberLoop(Protocol):
-    """Who looks after members: the loop, or what a test has in its place."""
+    """The loop that looks after members, or a test's replacement."""
 
     @property
     def patient(self) -> bool:
         """True if ``ask_soon`` wakes nobody at once, so that it may be called again and again."""
 
     def ask(self, member: LoopMember) -> None:
-        """Have it looked at at once."""
+        """Look at it at once."""
 
     def ask_soon(self, member: LoopMember) -> None:
-        """Have it looked at ``SOON_S`` later at the latest, rather not earlier; a member may ask more than once."""
+        """Look at it ``SOON_S`` later at the latest, rather not earlier; a member may ask more than once."""
 
-    def add(self, member: LoopMember) -> None:
-        """Look after it from now on."""
+    def add(self, member: LoopMember) -> None: ...
 
     def remove(self, member: LoopMember) -> bool:
-        """Look after it no more, nor watch its descriptor; whether it was the last member."""
+        """Stop looking after it and watching its descriptor; return whether it was the last member."""
 
     def end(self) -> None: ...
 
 
 class Loop:
-    """The thread and what it waits for. Made by ``join``."""
+    """The thread and the descriptors that it waits for. Made by ``join``."""
 
     def __init__(self) -> None:
         own(self)
@@ -109,7 +108,7 @@ class Loop:
         self._thread.start()
 
     def forked(self) -> None:
-        """We are the child's copy, in which there is no thread."""
+        """Forget the thread, which a child's copy lacks."""
         self._close()
 
     def _close(self) -> None:
@@ -125,13 +124,12 @@ class Loop:
         return self._alarm is not None
 
     def ask(self, member: LoopMember) -> None:
-        """Have it looked at at once."""
         self._asked.append(member)
         if self._asleep:
             self._wake()
 
     def ask_soon(self, member: LoopMember) -> None:
-        """See ``Driver.ask_soon``; without an alarm it is looked at at once."""
+        """Look soon; without an alarm it is looked at at once."""
         if self._alarm is None:
             self.ask(member)
             return
@@ -148,7 +146,7 @@ class Loop:
         self.ask(member)
 
     def remove(self, member: LoopMember) -> bool:
-        """For ``leave``: the descriptor is not watched any more; whether it was the last member."""
+        """Stop watching the descriptor, for ``leave``; return whether it was the last member."""
         with self._guard:
             place = self._places.pop(member, None)
             if place is not None:
@@ -158,7 +156,7 @@ class Loop:
             return not self._places
 
     def end(self) -> None:
-        """For ``leave``: no member is left."""
+        """End the thread, for ``leave``: no member is left."""
         self._ended = True
         self._wake()
         if threading.current_thread() is not self._thread:
@@ -273,7 +271,7 @@ _current: Loop | None = None
 
 
 def join(member: LoopMember, on: machine.Machine = machine.SYSTEM) -> MemberLoop:
-    """Have the process's loop, or that of the machine, look after ``member``, at once and until it leaves."""
+    """Let the process's loop, or that of the machine, look after ``member``, at once and until it leaves."""
     global _current
     if on.driver is not None:
         driver: MemberLoop = on.driver
@@ -287,7 +285,7 @@ def join(member: LoopMember, on: machine.Machine = machine.SYSTEM) -> MemberLoop
 
 
 def leave(loop: MemberLoop, member: LoopMember) -> None:
-    """``member`` is looked at no more. Its descriptor may be closed from now on; a ``look`` may be under way.
+    """Stop looking at ``member``. Its descriptor may be closed from now on; a ``look`` may be under way.
 
     After the last member this waits for the thread to end, so the caller holds no lock of a member.
     """

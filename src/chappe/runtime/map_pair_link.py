@@ -21,9 +21,9 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 @dataclass(frozen=True, slots=True)
 class PairAddresses:
-    """Where one of two servers finds the others: ``peer`` serves the map, ``partner`` tells of itself.
+    """The addresses of the others, for one of two servers: ``peer`` serves the map, ``partner`` sends heartbeats.
 
-    ``own`` is where this server tells of itself.
+    This server sends its own at ``own``.
     """
 
     peer: MapAddress
@@ -33,7 +33,7 @@ class PairAddresses:
 
 
 class PairLink:
-    """Its links are ``LISTENERS``, which ``hear`` takes, ``PARTNER`` and ``WITNESS``, which the core does.
+    """The sockets of a pair, linked as ``LISTENERS``, which ``hear`` takes, ``PARTNER`` and ``WITNESS``.
 
     Args:
         rules: Of a server with keys.
@@ -57,7 +57,7 @@ class PairLink:
             dialling.connect(self._asking, witness.endpoint(0))
 
     def hear(self, frames: Frames) -> None:
-        """Somebody subscribes to heartbeats; with keys the partner alone may."""
+        """Take a subscription to heartbeats; with keys only the partner may."""
         raw: list[bytes] = frames if self._rules is None else [each.bytes for each in frames]
         on, prefix = subscription(raw)
         if self._rules is not None and on:
@@ -70,7 +70,7 @@ class PairLink:
             self._originals = max(0, self._originals + (1 if on else -1))
 
     def tell(self, heartbeat: PartnerBeat) -> None:
-        """An original subscribes to everything, an end of chappe to heartbeats by their name."""
+        """Send a heartbeat: an original subscribes to everything, an end of chappe to heartbeats by their name."""
         sock = self._telling.sock
         if self._beats:
             sock.send(heartbeat.beat, _NOBLOCK)
@@ -79,7 +79,7 @@ class PairLink:
         self._driver.suspect(self._telling)
 
     def ask(self, claim: bytes) -> None:
-        """Send a claim to the witness; one that its queue does not take is repeated by the core."""
+        """Send a claim to the witness; the core repeats one that its queue does not take."""
         assert self._asking is not None
         try:
             self._asking.sock.send(claim, _NOBLOCK)

@@ -46,7 +46,7 @@ COLLECTING: Final = "collecting"  # a client's, likewise: a server subscribes to
 
 
 class Followed:
-    """The sockets by which a member follows servers: of each one that hears, and one that asks."""
+    """The sockets by which a member follows servers: for each one to hear, and one to ask."""
 
     def __init__(self, driver: Driver, dialling: Connections, gate: Gate | None, servers: Sequence[MapAddress]) -> None:
         self.retry_at = math.inf
@@ -69,12 +69,12 @@ class Followed:
         self._driver.suspect(inlet)
 
     def send(self, place: int, frames: Frames) -> None:
-        """Ask one server, behind questions that wait."""
+        """Send to one server, behind questions that wait."""
         self._waiting[place].append(frames)
         self._send(place)
 
     def dial(self, place: int) -> None:
-        """Ask over a connection of its own: answers to the last one do not come."""
+        """Ask over a new connection: answers to the last one do not come."""
         self._waiting[place].clear()
         self._dialling.close(self._asking[place])
         self._asking[place] = self._open(place)
@@ -108,7 +108,7 @@ class MapServerPorts(Ports):
 
     Args:
         address: Where to listen; port 0: three free ones in a row.
-        core: Made with what ``backend`` has.
+        core: Made with the content of ``backend``.
         pair: Of one of two servers.
         published: Writes are published to the collector (model 6), and not pushed (model 5).
         name: Of the map, which rules go by.
@@ -162,7 +162,7 @@ class MapServerPorts(Ports):
     # -- input ---------------------------------------------------------------------------------------------------------
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """Tell the core of a message. Those with keys are judged first."""
+        """Pass a message to the core. Those with keys are judged first."""
         now = time.monotonic()
         if link == REQUESTS:
             self.driver.drain(self._subscriptions)  # who asks has subscribed before, and hears what follows
@@ -189,7 +189,7 @@ class MapServerPorts(Ports):
         return self.core.handle_answer(PEER, frames, now)
 
     def _judge(self, rules: MapRules, who: str, frames: list[bytes], now: float) -> Sequence[Effect]:
-        """A request to a server with keys."""
+        """Judge a request to a server with keys."""
         found, passes = rules.request(who, frames[1:])
         if passes:
             return self.core.handle_request(frames[0], found, now)
@@ -205,7 +205,7 @@ class MapServerPorts(Ports):
         return self.core.handle_subscription(prefix, on, now)
 
     def holds(self, link: Any) -> bool:
-        """Updates wait in their socket while too many wait for the disk."""
+        """Return True to leave updates in their socket while too many wait for the disk."""
         return link == UPDATES and self.core.crowded
 
     # -- effects -------------------------------------------------------------------------------------------------------
@@ -254,12 +254,11 @@ class MapServerPorts(Ports):
         self._asking.discard(effect.link)
 
     def publish(self, effect: Publish) -> None:
-        """Publish an update or a heartbeat."""
         send(self._sockets.publisher, effect.message)
         self.driver.suspect(self._subscriptions)
 
     def send(self, effect: Send) -> None:
-        """Ask the other server of the map, or tell the partner of the pair, which is the same one."""
+        """Ask the other server of the map, or send the pair's partner a heartbeat; they are the same."""
         assert self._peer is not None
         assert self._pair is not None
         if effect.to == PARTNER:
@@ -282,18 +281,16 @@ class MapServerPorts(Ports):
         self._pair.ask(effect.request)
 
     def report(self, event: object) -> None:
-        """Hand an event to the application."""
         self._on_report(event)
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
     def carry_out(self, job: Commit) -> StorageError | None:
-        """Write a commit to the backend; returns the error that it was refused with."""
+        """Write a commit to the backend; return the error that it was refused with."""
         assert self._backend is not None
         return commit(self._backend, job)
 
     def done(self, job: Commit, outcome: StorageError | None, now: float) -> Sequence[Effect]:
-        """Tell the core that a commit has ended."""
         return self.core.handle_done(job, outcome, now)
 
     def close_files(self) -> None:
@@ -339,7 +336,7 @@ class MapServerPorts(Ports):
                 self._send(client, messages)
 
     def release(self) -> None:
-        """Close what tells of refused connections."""
+        """Close the monitors of refused connections."""
         self._dialling.release()
 
 
@@ -347,7 +344,7 @@ class MapUser(Protocol):
     """The application's side of a client; all is called with the lock held."""
 
     def resolved(self, effect: Resolve) -> None:
-        """A write is done, or has failed."""
+        """Take the outcome of a write."""
 
     def changed(self, effect: Deliver) -> None: ...
 
@@ -392,7 +389,7 @@ class MapClientPorts(Ports):
             raise
 
     def hear(self, link: tuple[str, int], frames: Frames) -> Sequence[Effect]:
-        """Tell the core what a server has published or answered."""
+        """Pass a server's message to the core."""
         kind, place = link
         if kind == ANSWERED:
             return self.core.handle_answer(place, frames, time.monotonic())
@@ -418,25 +415,23 @@ class MapClientPorts(Ports):
         self._followed.dial(effect.link)
 
     def resolve(self, effect: Resolve) -> None:
-        """Answer a write of the application."""
         user = self._user()
         if user is not None:
             user.resolved(effect)
 
     def deliver(self, effect: Deliver) -> None:
-        """Tell the application of keys that have changed."""
+        """Deliver changed keys to the application."""
         user = self._user()
         if user is not None:
             user.changed(effect)
 
     def report(self, event: object) -> None:
-        """Hand an event to the application."""
         user = self._user()
         if user is not None:
             user.reported(event)
 
     def leave(self) -> None:
-        """Take leave of the server; writes that are not confirmed may be lost."""
+        """Disconnect from the server; writes that are not confirmed may be lost."""
         if self.driver.turns.halted is None:
             self.driver.perform(self.core.close())
 

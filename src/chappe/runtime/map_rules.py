@@ -1,14 +1,14 @@
-"""Who may do what at a map server with keys: judged by the identity a message came from, before the core has it.
+"""The rights at a map server with keys: each message is judged by its identity, before the core has it.
 
 A key has a topic: the map's name, a slash, and the key without its first slash; in a map without a name the key itself.
-Who reads a subtree may ``attach-clone`` all topics that begin so, who writes may ``write`` those of the keys; what is
-expected to be there is both. The other server of a pair is known by its identity alone, and has to be allowed to
-``attach-master`` the whole map, as who serves it.
+A reader of a subtree needs ``attach-clone`` for that prefix, a writer ``write`` for its keys; a condition on a value
+needs both. The other server of a pair is known by its identity alone, and needs ``attach-master`` for the whole map,
+as the one that serves it.
 
-A sealed map is served to who names it, and takes values that are sealed alone: so nobody writes there in the clear who
-does not know that it is sealed, or has older files. Whether values can be opened a server cannot tell.
+A sealed map is served to clients that name it, and takes only sealed values: so no client writes there in the clear
+that does not know that it is sealed, or has older files. A server cannot tell whether values can be opened.
 
-Only streams of chappe's are served: other programs have no keys, and what one publishes to all nobody could refuse.
+Only streams of chappe's are served: other programs have no keys, and nobody could refuse what one publishes to all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chappe.transports.gate import Gate
 
 
 def topic_of(name: str, key: bytes) -> str:
-    """What rules call a key of a map, or all keys that begin so."""
+    """Return the topic of a map's key, or of a prefix of keys."""
     text = key.decode("utf-8", "surrogateescape")
     return f"{name}/{text.removeprefix('/')}" if name else text
 
@@ -45,7 +45,7 @@ class MapRules:
         self._unbound: dict[str, bool] = {}  # who may write, and expect, every key; as many as there are identities
 
     def changed(self) -> bool:
-        """Return True if somebody may do something else than before."""
+        """Return True if the rights of any identity have changed."""
         if self._changes == self._gate.changes:
             return False
         self._changes = self._gate.changes
@@ -54,7 +54,7 @@ class MapRules:
         return True
 
     def request(self, who: str, frames: list[bytes]) -> tuple[list[bytes], bool]:
-        """What the core is to have of a request; or what is to be answered at once. Raises ProtocolError."""
+        """Return the request for the core, or the answer to give at once. Raises ProtocolError."""
         if not frames or frames[0] != say.MARK:
             return [], False  # a client of chappe that has not heard yet whom it speaks with, and asks again
         if frames[1:] and not self._sealed and say.is_steps(frames) and self._may_all(who):
@@ -73,11 +73,11 @@ class MapRules:
         return frames, True
 
     def update(self, who: str) -> LogRefusal:
-        """Why nobody may publish or push updates, as the Guide's programs do."""
+        """Return why nobody may publish or push updates, as the Guide's programs do."""
         return LogRefusal(who, WRITE, self._name, "it writes as programs of others do, which have no keys")
 
     def follow(self, who: str, *, peer: bool, subtrees: Sequence[bytes]) -> LogRefusal | None:
-        """Why somebody may not follow the map, or subtrees; None if he may."""
+        """Return why an identity may not follow the map, or subtrees; None if it may."""
         if not peer:
             return next(filter(None, [self._why(who, ATTACH_CLONE, each, subtree=True) for each in subtrees]), None)
         if who != self._partner:
@@ -86,11 +86,10 @@ class MapRules:
         return self._why(who, ATTACH_MASTER, b"", subtree=True)
 
     def is_partner(self, who: str) -> bool:
-        """Return True if this is the other server."""
         return bool(who) and self.follow(who, peer=True, subtrees=()) is None
 
     def _steps(self, who: str, message: say.Steps) -> list[bytes]:
-        """The steps, those that are not allowed as ones that fail and say why."""
+        """Return the steps; forbidden ones become steps that fail and say why."""
         steps = []
         for step in message.steps:
             reasons = [self._why(who, WRITE, each[0]) for each in step.sets]

@@ -43,7 +43,7 @@ PROGRAM_SAYS: Final = "program says"
 
 
 class Members:
-    """The link over which members are heard; ``who``: the identity that publishes there, empty if there are no keys."""
+    """The link over which members are heard; ``who``: the publisher's identity, empty if there are no keys."""
 
     __slots__ = ("who",)
 
@@ -52,13 +52,13 @@ class Members:
 
 
 class Everybody(Members):
-    """The link of a forwarder with keys: each message says whose connection it came over."""
+    """The link of a forwarder with keys: each message names the identity of its connection."""
 
     __slots__ = ()
 
 
 class OfForwarder(Members):
-    """The link to a forwarder that was dialled; ``place`` says which."""
+    """The link to a forwarder that was dialled, by its ``place``."""
 
     __slots__ = ("place",)
 
@@ -83,9 +83,9 @@ class Meets(Protocol):
 
 
 class Meeting(Protocol):
-    """How one node meets others; made for it, and opened once.
+    """The sockets by which one node meets others; made for it, and opened once.
 
-    ``endpoint`` is where others listen to what it publishes; empty if it dials them for that. ``subscribers`` are then
+    ``endpoint`` is where others listen to its publications; empty if it dials them for that. ``subscribers`` are then
     the identities that it has dialled, if there are keys.
     """
 
@@ -98,10 +98,10 @@ class Meeting(Protocol):
         """Open the node's sockets, bind or connect the one that it publishes on. Raises AddressInUse, UsageError."""
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
-        """A socket for queries, which the caller has watched, and where others reach it."""
+        """Return a socket for queries, which the caller has watched, and where others reach it."""
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """A message has come over one of the links that ``open`` made, but for plain ``Members``."""
+        """Take a message of a link that ``open`` made, except of plain ``Members``."""
 
     def subscribe(self, option: int, prefix: bytes) -> None:
         """Ask for messages that begin so, or take that back; ``option`` says which."""
@@ -109,34 +109,33 @@ class Meeting(Protocol):
     def beacon(self, frames: Sequence[bytes]) -> None: ...
 
     def connect(self, endpoint: str) -> None:
-        """Listen to a member; nothing happens if that is done already."""
+        """Listen to a member, unless that is done already."""
 
     def disconnect(self, endpoint: str) -> None:
         """Disconnect from a member once everything that it sent is read."""
 
     def look(self) -> None:
-        """What is to be done once a second where there are keys."""
+        """Do the work of each second where there are keys."""
 
     def joined(self) -> None:
-        """Somebody wants to be told of permissions."""
+        """Note a member that wants to be told of permissions."""
 
-    def close(self) -> None:
-        """Before its sockets are closed."""
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
 class _Dialled:
-    """A socket that subscribes, and what it dials."""
+    """A socket that subscribes, and the endpoints that it dials."""
 
     inlet: Inlet
     connection: Dialled
 
 
 class _MembersHeard:
-    """The sockets that subscribe, at which members are listened to as a tower tells of them.
+    """The sockets that subscribe, at which members are listened to as a tower names them.
 
-    With keys there is one for each identity that is dialled, so that it is known who says what: the other end may put
-    into its messages what it likes. Else there is one.
+    With keys there is one for each identity that is dialled, so the sender of a message is known: the other end may put
+    anything into its messages. Without keys there is one.
     """
 
     endpoint = ""
@@ -181,7 +180,7 @@ class _MembersHeard:
         self._node.driver.call_idle(self, self._leaving.next_timeout())
 
     def idle(self) -> float:
-        """End closing connections that are fully read; see ``driver.Task``."""
+        """End closing connections that are fully read."""
         now = time.monotonic()
         for endpoint in self._leaving.look(self._unread, now):
             self._end(endpoint)
@@ -191,7 +190,7 @@ class _MembersHeard:
         return self._heard.get("" if self.gate is None else identity_of(endpoint)[1])
 
     def _unread(self, endpoint: str) -> bool:
-        """True if input is pending that may be of this connection; a socket does not tell its sender."""
+        """Return True if input is pending that may be of this connection; a socket does not tell its sender."""
         heard = self._socket_of(endpoint)
         assert heard is not None
         self._node.driver.suspect(heard.inlet)
@@ -224,7 +223,7 @@ class _MembersHeard:
             heard.connection.close()
 
     def _hear(self, who: str) -> _Dialled:
-        """A socket that dials one identity."""
+        """Return a socket that dials one identity."""
         sub = open_socket(zmq.SUB, self.gate)
         inlet = _read(self._node, sub, Members(who))
         for prefix in self._wanted:
@@ -304,9 +303,9 @@ class AtTowers(_MembersHeard):
 
 
 class _Dialling:
-    """What is heard of forwarders, each on a socket of its own.
+    """The sockets for forwarders, one for each.
 
-    So it is known who says what, and that a forwarder is asked where it was found, whatever it takes for its address.
+    So the sender of a message is known, and a forwarder is asked where it was found, whatever address it names.
     """
 
     def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None, *, all_groups: bool = False) -> None:
@@ -318,7 +317,7 @@ class _Dialling:
         self.names: list[str] = []
 
     def open(self, node: Meets) -> Forwarders:
-        """Dial all of them; what they say of themselves is wanted in any case."""
+        """Dial all of them; their STORE-INFO is wanted in any case."""
         self._node = node
         if self._gate is not None:
             self._permissions = PermissionsMember(self._gate, node.publish_frames, _word(), all_groups=self._all_groups)
@@ -407,11 +406,11 @@ class AtForwarders:
             self._publishing.close()
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
-        """Who listens nowhere cannot be asked."""
+        """Return no address: a node that listens nowhere cannot be asked."""
         raise NotImplementedError
 
     def beacon(self, frames: Sequence[bytes]) -> None:
-        """There is nobody to send one to."""
+        """Do nothing: there is no tower."""
 
     def connect(self, endpoint: str) -> None: ...
 
@@ -500,7 +499,7 @@ class AsForwarder(_MembersHeard):
         return self._node.hear_member([each.bytes for each in frames], who or self.strangers)
 
     def _introduce(self, node: Meets, where: TowerAddress) -> None:
-        """Let programs find the forwarder that look for a tower."""
+        """Announce the forwarder to programs that look for a tower."""
         beacons, pub = open_socket(zmq.SUB), open_socket(zmq.XPUB)
         node.driver.watch(Inlet(beacons, PROGRAM_SAYS, copied=False))
         self._asks = node.driver.watch(Inlet(pub, PROGRAM_ASKS))
@@ -538,7 +537,7 @@ class AsForwarder(_MembersHeard):
         self._peers.close()
 
     def beacon(self, frames: Sequence[bytes]) -> None:
-        """Tell programs that look for a tower."""
+        """Send a beacon to programs that look for a tower."""
         assert self._asks is not None
         self._asks.sock.send_multipart(frames, zmq.NOBLOCK)
         self._node.driver.suspect(self._asks)
@@ -549,24 +548,25 @@ def _read(node: Meets, sub: zmq.Socket[bytes], link: Members) -> Inlet:
 
 
 def _word() -> bytes:
-    """By which a member is answered, and nobody else."""
+    """Return a word by which only this member is answered."""
     return os.urandom(WORD_BYTES // 2).hex().encode()
 
 
 def _mark(gate: Gate | None) -> str:
-    """What our own endpoints end in: who we are, if that is asked."""
+    """Return the suffix of our own endpoints: our identity, if that is asked."""
     return "" if gate is None else f"#{gate.name}"
 
 
 def _name(gate: Gate | None, verb: str, where: TowerAddress | ForwarderAddress) -> str:
-    """What the endpoint of somebody ends in whose address we were given."""
+    """Return the suffix of an endpoint whose address we were given: its identity."""
     return "" if gate is None else f"#{gate.server(verb, where.host, where.name)}"
 
 
 def _watch(node: Meets, dialled: Dialled) -> None:
-    """Hear at once that somebody has keys, where we have none and so do not look by the second.
+    """Report at once that a peer has keys, where we have none and so do not look each second.
 
-    Before anything is dialled: ZeroMQ gives up who refused it, so there is one event, and it may come at once.
+    Call it before anything is dialled: ZeroMQ gives up on a peer that refused it, so there is one event, which may come
+    at once.
     """
     if machine.current() is machine.SYSTEM and (refusals := dialled.listen()) is not None:
         node.driver.turns.register(int(refusals.getsockopt(zmq.FD)), selectors.EVENT_READ, lambda mask: dialled.look())
@@ -574,7 +574,7 @@ def _watch(node: Meets, dialled: Dialled) -> None:
 
 
 def _host_of(frame: zmq.Frame) -> str:
-    """Where a connection comes from; empty if nobody knows."""
+    """Return where a connection comes from; empty if unknown."""
     try:
         return str(frame.get("Peer-Address"))
     except zmq.ZMQError:

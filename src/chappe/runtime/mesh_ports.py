@@ -52,10 +52,10 @@ _WRITE: Final = selectors.EVENT_WRITE
 
 
 class EndpointUsers(Protocol):
-    """Those who use an endpoint, as its ports know them; all is called with the lock held."""
+    """The users of an endpoint, as its ports know them; all is called with the lock held."""
 
     def deliver(self, number: int, found: list[Any]) -> None:
-        """Messages have come for a subscriber, or changes for those who watch a data store."""
+        """Take messages for a subscriber, or changes for those who watch a data store."""
 
     def resolve(self, ticket: int, outcome: object) -> None: ...
 
@@ -63,20 +63,20 @@ class EndpointUsers(Protocol):
 
 
 class ChainProposer(Protocol):
-    """What leads to a server of a chain: see ``runtime.kv_chain``."""
+    """Proposes commands to a server of a chain: see ``runtime.kv_chain``."""
 
     def propose(self, commands: Sequence[bytes]) -> None:
-        """Have the chain do this, if the server is its head; never waits."""
+        """Propose commands to the chain, if the server is its head; never waits."""
 
 
 class MeshPorts(Ports):
-    """Where an endpoint's effects go.
+    """The sockets of an endpoint.
 
     Args:
         users: Referred to weakly.
-        security: What its connections are made of; None for plain ones.
-        rules: Who may do what; None if nobody is asked.
-        sealing: Seals and opens what is in sealed topics; None where nobody can.
+        security: Of its connections; None for plain ones.
+        rules: The permissions; None if nobody is asked.
+        sealing: Seals and opens messages of sealed topics; None where nobody can.
     """
 
     eager: ClassVar[bool] = False
@@ -135,13 +135,13 @@ class MeshPorts(Ports):
         """Return False on an endpoint that is closed or halted, of which nothing is asked any more.
 
         Raises:
-            UsageError: In a function that is called while the endpoint is in the middle of something.
+            UsageError: In a callback that is called while the endpoint is busy.
         """
         self.turns.check_caller()
         return not self.turns.closed and self.turns.halted is None
 
     def do(self, effects: Sequence[Effect]) -> None:
-        """Carry out what a call into the endpoint's core has answered; the lock is held."""
+        """Carry out effects of a call into the endpoint's core; the lock is held."""
         self.driver.do(self.member.take(effects, time.monotonic()))
         self.turns.tell()
 
@@ -167,11 +167,10 @@ class MeshPorts(Ports):
 
     @property
     def links(self) -> int:
-        """How many connections there are."""
         return len(self._links)
 
     def keep_up(self) -> None:
-        """After a write, without the lock: read what has come back, in the thread that writes much.
+        """Read what has come back, after a write, without the lock, in the thread that writes much.
 
         Otherwise the node's thread does, and the two wait for each other more than they do.
         """
@@ -199,12 +198,12 @@ class MeshPorts(Ports):
             return found
 
     def pass_sealed(self) -> None:
-        """Seal and open nothing from now on: what is sealed is passed on as it is."""
+        """Seal and open nothing from now on: sealed messages are passed on as they are."""
         with self.lock:
             self.sealing = self.core.router.opens = self.member.seals = None
 
     def _allows(self, name: str, topic: bytes, command: bytes) -> str:
-        """The verb that an identity lacks for a command that was sealed, so that neighbours could not look."""
+        """Return the verb that an identity lacks for a sealed command, which neighbours could not judge."""
         rules = self.core.router.rules
         return "" if rules is None else rules.sending(name, COMMAND, topic, command[:COMMAND_HEAD])
 
@@ -215,7 +214,7 @@ class MeshPorts(Ports):
             audited.note(name, verb, topic.decode(errors="backslashreplace"), why, count)
 
     def forked(self) -> None:
-        """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
+        """Close our copies of the sockets in a child, so that peers notice when the parent ends."""
         inherited: list[socket.socket | TcpLink] = [*self._listeners.sockets, *self._links.values()]
         for each in (*inherited, *self._closing.values()):
             each.close()
@@ -262,13 +261,13 @@ class MeshPorts(Ports):
         self._dials.begin(effect.link, *effect.address)
 
     def send(self, effect: Send) -> None:
-        """Commands go to the chain of a data store."""
+        """Pass commands to the chain of a data store."""
         chain = self.chains.get(effect.to)
         if chain is not None:  # not closed by what was carried out just before
             chain.propose(effect.message)
 
     def disk(self, job: object) -> Hashable:
-        """Each data store has its own."""
+        """Return the data store: each has a disk of its own."""
         return job.number if isinstance(job, StoreCommit) else None
 
     def carry_out(self, job: object) -> object:
@@ -296,7 +295,7 @@ class MeshPorts(Ports):
         self._open_no_more()
 
     def halted(self, reason: str) -> None:
-        """Peers see at once that we are gone, data stores refuse every call."""
+        """Close all links, so that peers notice at once; data stores refuse every call."""
         self.member.halt()
         for link in (*self._links.values(), *self._closing.values()):
             self._drop(link)
@@ -310,14 +309,14 @@ class MeshPorts(Ports):
     # -- reading, with the lock held ------------------------------------------------------------------
 
     def fill(self, number: int, full: bool, beyond: bool, stop: bool) -> None:
-        """A subscriber that blocks is full, or has room again; ``stop``: so much waits that nothing is to be read."""
+        """Note that a subscriber that blocks is full, or has room again; ``stop``: read nothing, as so much waits."""
         self.core.handle_full(number, full, beyond, time.monotonic())
         if stop or self.member.paused:
             self.pause(number, stop)
         self.turns.look_again()
 
     def pause(self, number: int, on: bool) -> None:
-        """Nothing is to be read from peers, as somebody here takes no more, or it is read again."""
+        """Stop reading from peers, as a subscriber here takes no more, or read again."""
         now = time.monotonic()
         was = self.member.paused
         self.member.handle_full(number, on, now)
@@ -325,7 +324,7 @@ class MeshPorts(Ports):
             self._read_again(now)
 
     def drained(self, number: int, count: int) -> None:
-        """A subscriber that is full has taken so many messages; the core hears of them together."""
+        """Note that a full subscriber has taken so many messages; the core hears of them together."""
         self._drained[number] = self._drained.get(number, 0) + count
         now = time.monotonic()
         if now >= self._drained_at + DRAINED_S:  # for each message it would cost as much as the message
@@ -510,7 +509,7 @@ class MeshPorts(Ports):
         self.driver.perform(self.member.handle_gone(dial.number, dial.reason, time.monotonic()))
 
     def _make_room(self, now: float) -> bool:
-        """Give up the connection that is the longest in its handshake, if that is long for one."""
+        """Close the connection that is the longest in its handshake, if that is long for one."""
         number, since = next(iter(self._young.items()))
         if now < since + HANDSHAKE_SPARED_S:
             return False
@@ -557,7 +556,7 @@ class MeshPorts(Ports):
             self._drop(link)
 
     def _lose(self, link: TcpLink, reason: str) -> None:
-        """A link broke: tell the core, unless it was the core that closed it."""
+        """Report a broken link to the core, unless the core closed it."""
         told = link.number not in self._links
         logger.debug("connection %d is over: %s", link.number, reason)
         self._drop(link)
@@ -580,7 +579,7 @@ class MeshPorts(Ports):
         self.turns.news = True
 
     def _grown(self, conn: int) -> None:
-        """The handshake of a connection is complete."""
+        """Note that the handshake of a connection is complete."""
         self._young.pop(conn, None)
 
     # -- time -----------------------------------------------------------------------------------------
@@ -622,14 +621,14 @@ class MeshPorts(Ports):
             self._drop(link)
 
     def _with_rules(self, rules: MeshRules | None) -> list[Effect]:
-        """Go by other permissions, which may name other groups."""
+        """Take other permissions, which may name other groups."""
         if rules is None:
             return []
         effects = self.core.set_rules(rules, time.monotonic())
         return [*self.member.take(effects, time.monotonic()), *self._with_keys()]
 
     def _with_keys(self) -> Sequence[Effect]:
-        """Look whether there are other keys of groups."""
+        """Look for other keys of groups."""
         here = None if self._rules is None or self._rules.keys is None else self._rules.keys.look()
         if here is None:
             return ()

@@ -25,7 +25,7 @@ class KeysWatch:
         self._here: KeysHere | None = None
 
     def look(self) -> KeysHere | None:
-        """What is here, if it is other than at the last look."""
+        """Return the keys, if they have changed since the last look."""
         groups = self._groups
         groups.refresh()
         versions = groups.versions()
@@ -36,7 +36,7 @@ class KeysWatch:
         return self._here
 
     def take(self, group: str, raw: bytes) -> bool:
-        """Take lines that somebody hands on, if they are new and the authority's; then ``look``.
+        """Take lines that another member hands on, if they are new and the authority's; then ``look``.
 
         It writes a file, and any thread may call it.
         """
@@ -44,7 +44,7 @@ class KeysWatch:
 
 
 class RulesWatch:
-    """Looks at the permissions of a directory now and then; ``due`` is when it does next, ``own`` who does.
+    """Looks at the permissions of a directory now and then, for ``own``; ``due`` is the time of the next look.
 
     ``keys`` looks at the keys of groups there, which are handed on with the permissions; None if they are not.
     """
@@ -59,7 +59,7 @@ class RulesWatch:
         self.rules = self._made()
 
     def look(self) -> MeshRules | None:
-        """The rules, if others are in force than at the last look."""
+        """Return the rules, if they have changed since the last look."""
         self.due = time.monotonic() + RULES_LOOK_S
         self._permissions.refresh()
         if self._permissions.changes == self._seen and (self._end is None or _utc() < self._end):
@@ -69,7 +69,7 @@ class RulesWatch:
         return self.rules
 
     def take(self, raw: bytes) -> bool:
-        """Take permissions that somebody hands on, if they are newer and the authority's; then ``look``.
+        """Take permissions that another member hands on, if they are newer and the authority's; then ``look``.
 
         It writes a file, and any thread may call it.
         """

@@ -34,14 +34,14 @@ CLOSE_S: Final = 2.0  # what still waits at the end gets so long to be written
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """Where to record, and at most how many messages; None: without a limit."""
+    """The directory, and the most messages; None: without a limit."""
 
     directory: str | Path
     messages_max: int | None = None
 
 
 class _Waiting:
-    """What is to be written next."""
+    """Entries to be written next."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[bytes, bytes, int]] = []
@@ -88,7 +88,7 @@ class EndpointRecorder:
         self._tell_at = 0.0
 
     def record(self, topic: bytes, payload: bytes, kind: int) -> None:
-        """A message was published here, to all who want it."""
+        """Record a message that was published here."""
         if self._stopped or self._left == 0:
             return
         waiting = self._waiting
@@ -106,7 +106,7 @@ class EndpointRecorder:
             self._write()
 
     def note_filter(self, wanted: Filter) -> None:
-        """The endpoint subscribes to these prefixes."""
+        """Record the prefixes that the endpoint subscribes to."""
         if wanted is self._filter or self._stopped:
             return
         self._filter = wanted
@@ -115,13 +115,12 @@ class EndpointRecorder:
         self._note(new[: NAMES_MAX - len(self._topics)], self._topics, self._waiting.topics)
 
     def hear(self, event: object) -> None:
-        """Something happened at the endpoint."""
         if isinstance(event, PeerAdded) and not self._stopped and len(self._peers) < NAMES_MAX:
             peer = event.id.encode()
             self._note([] if peer in self._peers else [peer], self._peers, self._waiting.peers)
 
     def close(self) -> None:
-        """Write what waits, within some seconds; without the lock, and when nothing more comes."""
+        """Write waiting entries, within some seconds; without the lock, and when nothing more comes."""
         stopped, self._stopped = self._stopped, True
         self._lane.close(CLOSE_S, partial(self._finish, _Waiting() if stopped else self._waiting))
 
@@ -139,7 +138,7 @@ class EndpointRecorder:
         self._lane.do(partial(self._put, batch), self._written)
 
     def _put(self, batch: _Waiting) -> tuple[int, OSError | None]:
-        """On the lane: write a batch; how many of its messages could not be recorded, and what ended it."""
+        """Write a batch, on the lane; return how many messages could not be recorded, and the error that ended it."""
         made = bytearray()
         missed = 0
         for message in batch.messages:
@@ -177,7 +176,6 @@ class EndpointRecorder:
             self._write()
 
     def _finish(self, batch: _Waiting) -> None:
-        """On the lane, at the end."""
         missed, error = self._put(batch)
         self._files.close()
         missed += self._missed

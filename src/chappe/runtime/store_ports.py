@@ -48,19 +48,19 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 class StorePorts(LogPorts):
-    """What a store has: a node, a query socket and a disk.
+    """The sockets and the disk of a store: a node, a query socket and storage.
 
     Args:
-        storage: Where records are kept; closed with the node.
-        staged: Where rows of exactly-once sinks wait; closed with the node.
+        storage: Keeps records; closed with the node.
+        staged: Keeps rows of exactly-once sinks; closed with the node.
         meeting: How it meets others.
         name: For people.
         forwards: Whether it passes on what it takes.
-        keeping: What a chain has for it, of which it is the store of a member.
+        keeping: The batches of the chain whose member it is the store of.
         retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
 
     Raises:
-        StorageError: The disk refuses what a commit had decided before the store's last end.
+        StorageError: The disk refuses a commit that was decided before the store's last end.
     """
 
     close_s = CLOSE_S
@@ -119,7 +119,7 @@ class StorePorts(LogPorts):
     # -- queries ----------------------------------------------------------------------------------------
 
     def holds(self, link: Any) -> bool:
-        """Leave queries in the queue, which is bounded, while transactions are paused; whoever sends waits."""
+        """Return True to leave queries in the bounded queue, while transactions are paused; their senders wait."""
         if link is QUERIES and self.store.transactions.paused:
             self._queries_left = True
             return True
@@ -137,7 +137,7 @@ class StorePorts(LogPorts):
         return self._hear_query(frames) if self.guard is None else self._hear_query_of(self.guard, frames)
 
     def _hear_query_of(self, guard: Guard, frames: list[zmq.Frame]) -> Sequence[Effect]:
-        """A query of an identity that was let in: it is told what it may know."""
+        """Answer a query of an identity that was let in, as far as it may know."""
         who, raw = user_of(frames[0]), [each.bytes for each in frames]
         request = _request_of(raw)
         if isinstance(request, ErrorAnswer):
@@ -208,7 +208,7 @@ class StorePorts(LogPorts):
         return None
 
     def _finish(self, finishing: Finishing) -> None:
-        """Carry out what is decided, however often the disk refuses, unless the store is closed before."""
+        """Complete a decided commit, however often the disk refuses, unless the store is closed before."""
         while not finishing.done:
             try:
                 finishing.step()
@@ -228,7 +228,7 @@ class StorePorts(LogPorts):
             return StorageError(str(error))
 
     def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
-        """See ``Ports``: what was written becomes readable first."""
+        """Make written records readable first, then tell the core."""
         if isinstance(outcome, Finishing):
             if not outcome.done:
                 return ()  # the store is being closed; it goes on with it when it is opened again
@@ -247,7 +247,7 @@ class StorePorts(LogPorts):
 
 
 class _Scrubbing:
-    """Reads all that is kept over and over, piece by piece, on a lane that nothing else waits for."""
+    """Reads everything that is kept over and over, in pieces, on a lane that nothing else waits for."""
 
     def __init__(self, ports: StorePorts) -> None:
         self._ports = ports
@@ -255,7 +255,6 @@ class _Scrubbing:
         self.lane = Lane(DISKS, ports.driver.run)
 
     def idle(self) -> float:
-        """Read a further piece; see ``driver.Task``."""
         self.lane.do(self._scrub, self._ended)
         return math.inf
 
@@ -269,7 +268,7 @@ class _Scrubbing:
         return found, time.monotonic() - began
 
     def _ended(self, scrubbed: tuple[Scrubbed, float]) -> None:
-        """A piece was read: leave disk and processor to the others most of the time."""
+        """Pause after a piece: leave disk and processor to the others most of the time."""
         found, spent_s = scrubbed
         now, storage, driver = time.monotonic(), self._storage, self._ports.driver
         if found.news or (storage.suspicious and found.detail is not None):
@@ -280,14 +279,14 @@ class _Scrubbing:
 
 
 def _with(effect: Effect, **more: object) -> Effect:
-    """A list with what is told besides."""
+    """Return an effect with additional effects in a list."""
     if not isinstance(effect, Reply) or not isinstance(effect.message.answer, HeadsAnswer):
         return effect
     return Reply(effect.to, replace(effect.message, answer=msgspec.structs.replace(effect.message.answer, **more)))
 
 
 def _request_of(frames: list[bytes]) -> Request | ErrorAnswer:
-    """What is asked, or what is answered to a question of a newer format."""
+    """Return the request, or the answer to a question of a newer format."""
     if len(frames) < 3 or len(frames[1]) != 8:
         raise ProtocolError("query that is not two frames")
     try:

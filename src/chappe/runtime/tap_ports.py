@@ -40,7 +40,7 @@ Read = Callable[[tuple[bytes, ...]], Iterable[tuple[int, Passed]]]
 
 
 class Feed:
-    """What has passed and was not looked at yet. Put into it with the member's lock held; taken by another thread."""
+    """Messages that passed and were not looked at yet. Put in with the member's lock held; taken by another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class Feed:
         self._messages = self._bytes = self._missed = 0
 
     def put(self, count: int, size: int, read: Read) -> None:
-        """So many messages pass, of so many bytes; ``read`` is called later or never."""
+        """Note that so many messages pass, of so many bytes; ``read`` is called later or never."""
         with self._lock:
             if self._messages + count > FEED_MESSAGES_MAX or self._bytes + size > FEED_BYTES_MAX:
                 self._missed += count
@@ -58,7 +58,7 @@ class Feed:
             self._bytes += size
 
     def take(self) -> tuple[list[tuple[int, Read]], int]:
-        """All that waits, and how much had no room."""
+        """Take everything that waits; return also how much had no room."""
         with self._lock:
             waiting, missed = self._waiting, self._missed
             self._waiting = []
@@ -70,18 +70,18 @@ class Tapped(Protocol):
     """A member that is looked at; called without its lock."""
 
     def feed(self, feed: Feed | None) -> None:
-        """Put into it from now on what passes; None: nobody looks any more."""
+        """Put passing messages into a feed from now on; None: nobody looks any more."""
 
     def wants(self) -> Wants | None:
-        """Who wants what; None if that is as it was when it was asked last."""
+        """Return the subscriptions; None if they are unchanged since the last call."""
 
 
 class TapPorts(Ports):
-    """What answers those who look at one member: a socket, and the feed.
+    """The socket and the feed by which one member is looked at.
 
     Args:
         host: Where to listen; port 0: any.
-        gate: Lets in who has keys, to look at what he may ``administer``; None: whoever reaches the port may look.
+        gate: Lets in identities that may ``administer`` what they look at; None: everybody who reaches the port.
 
     Raises:
         AddressInUse: Somebody listens there.
@@ -119,11 +119,11 @@ class TapPorts(Ports):
         self._unfeed()
 
     def report(self, event: object) -> None:
-        """Say in the log what a machine refuses: a tap has no events."""
+        """Log a refusal of the machine: a tap has no events."""
         logger.warning("%s", event)
 
     def flushed(self) -> None:
-        """Once nobody looks the member is asked for nothing."""
+        """Stop asking the member once nobody looks."""
         if not self.core:
             self._unfeed()
 
@@ -133,7 +133,7 @@ class TapPorts(Ports):
             self._tapped.feed(None)
 
     def hear(self, link: None, frames: Frames) -> Sequence[Effect]:
-        """Somebody asks what has passed."""
+        """Answer a question for messages."""
         if len(frames) != 2:
             raise ProtocolError(f"a question of {len(frames)} frames")
         client, question, now = frames[0].bytes, frames[1].bytes, time.monotonic()
@@ -152,7 +152,7 @@ class TapPorts(Ports):
         return (Reply(client, self.core.take(client)),)
 
     def reply(self, effect: Reply) -> None:
-        """See ``Ports``; one that has left, or asks without taking answers, is forgotten."""
+        """Answer; a client that has left, or asks without taking answers, is forgotten."""
         try:
             self._router.send_multipart([effect.to, encode(effect.message)], _NOBLOCK)
         except zmq.ZMQError:
@@ -160,7 +160,7 @@ class TapPorts(Ports):
         self.driver.suspect(self._questions)
 
     def _forbidden(self, who: str, look: Look) -> LogRefusal | None:
-        """Why somebody with keys may not see that; None if he may."""
+        """Return why an identity may not see that; None if it may."""
         if self._gate is None:
             return None
         topics = [each.decode("utf-8", "surrogateescape") for each in look.topics] or [""]
@@ -171,7 +171,7 @@ class TapPorts(Ports):
         return refusal
 
     def _look(self, now: float) -> None:
-        """Read what has passed, for all who look."""
+        """Read passed messages, for all clients."""
         wants = self._tapped.wants()
         if wants is not None:
             self.core.show_wants(wants)

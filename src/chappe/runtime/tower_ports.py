@@ -29,7 +29,7 @@ LISTENERS: Final = "listeners"  # ... and the one over which they ask for what i
 
 
 class TowerPorts(Ports):
-    """What a tower at ``address`` has (ports 0: any free ones); it lets in whom a ``gate`` lets in.
+    """The sockets of a tower at ``address`` (ports 0: any free ones); a ``gate`` decides who is let in.
 
     ``name`` is for people.
     """
@@ -113,5 +113,5 @@ class TowerPorts(Ports):
             self._permissions.look(now)
 
     def report(self, event: object) -> None:
-        """Say in the log what a machine refuses: a tower has no events."""
+        """Log a refusal of the machine: a tower has no events."""
         logger.warning("%s", event)

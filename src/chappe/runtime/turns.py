@@ -1,17 +1,17 @@
-"""Whose turn it is to drive a member: to wait on its sockets and to handle what comes.
+"""Threads take turns at driving a member: at waiting on its sockets and handling its input.
 
-One thread at a time does. A user's thread that waits for something leads: what it waits for reaches it without
+One thread at a time drives. A user's thread that waits for something leads: input reaches it without
 changing threads. Further threads follow; the leader wakes each whose wait is over, and hands the lead on when it
-leaves. When no user's thread leads, the process's loop drives (``runtime/loop.py``). It lets users' threads be while
-they come and go quickly: woken in vain, it does not look until the lead is free, and then only after the grace time, as
-an alarm has it that wakes nobody before. So a thread that leaves with what it waited for does not share the
-interpreter with the loop just then. Where there are no such alarms it looks now and then while somebody leads.
+leaves. When no user's thread leads, the process's loop drives (``runtime/loop.py``). It leaves users' threads alone
+while they come and go quickly: woken in vain, it does not look until the lead is free, and then only after the grace
+time, by an alarm that wakes nobody before. So a thread that leaves with its result does not contend with the loop for
+the interpreter just then. Where there are no such alarms it looks now and then while somebody leads.
 
 An event loop can drive too: it watches the selector's own descriptor. The process's loop then does what is due, and
-looks ``TICK_S`` after something came whether the event loop, busy with something else, left it undone.
+looks ``TICK_S`` after input came whether the event loop, busy with something else, left it undone.
 
-How to run something by it: give ``handle`` and ``due``, ``register`` descriptors, call ``start``. Make every call from
-outside with ``run``, or under ``lock`` with ``tell`` and ``look_again`` at the end. What is slow goes onto a ``Lane``
+To run something by it: give ``handle`` and ``due``, ``register`` descriptors, call ``start``. Make every call from
+outside with ``run``, or under ``lock`` with ``tell`` and ``look_again`` at the end. Slow work goes onto a ``Lane``
 (``runtime/worker.py``), whose results come back through ``run``.
 """
 
@@ -55,13 +55,12 @@ class _Follower:
         self._called = latch
 
     def call(self) -> None:
-        """Wake it; the lock is held."""
         if not self.called:
             self.called = True
             self._called.release()
 
     def rest(self, timeout_s: float) -> None:
-        """Wait to be called, at most so long."""
+        """Wait to be woken, at most this long."""
         self._called.acquire(timeout=min(timeout_s, SLEEP_S))
 
 
@@ -73,13 +72,13 @@ class Turns:
 
     Args:
         handle: Called with the lock held with what is ready: handles it and what is due. The ``data`` of each key is
-            what ``register`` was given, or a function of ours to be called with the mask. Returns True if more is
+            that given to ``register``, or a function of ours to be called with the mask. Returns True if more is
             there already of which no descriptor tells: then it is called again soon, and nobody sleeps before.
         due: Called with the lock held: when something is due, monotonic seconds.
         halted: Called with the lock held once ``handle`` has raised: nobody drives any more.
         what: The member in the text of the error.
         eager: ``handle`` is also called, with nothing, before a thread that begins to lead sleeps: for sockets
-            whose descriptors tell only once (ZeroMQ), and may have told somebody else.
+            whose descriptors tell only once (ZeroMQ), and may have told another thread.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Turns:
         self._loop = loop.join(self, self.machine)
 
     def stop(self) -> None:
-        """Be driven no more, and release everybody who waits; the lock is not held."""
+        """Stop being driven, and release all waiting threads; the lock is not held."""
         with self.lock:
             self.closed = True
             self.news = True
@@ -145,17 +144,16 @@ class Turns:
             self._wakeup.close()
 
     def forked(self) -> None:
-        """We are a child's copy."""
         self.release()
 
     # -- descriptors, with the lock held --------------------------------------------------------------
 
     def register(self, file: Any, mask: int, data: Any) -> None:
-        """Have ``handle`` called when a descriptor, or what has one, is ready. Raises TooManyOpenFiles."""
+        """Call ``handle`` when a descriptor, or an object that has one, is ready. Raises TooManyOpenFiles."""
         self._open_selector().register(file, mask, data)
 
     def modify(self, file: Any, mask: int, data: Any) -> None:
-        """Change what ``register`` was given."""
+        """Change the mask and data given to ``register``."""
         self._open_selector().modify(file, mask, data)
 
     def unregister(self, file: Any) -> None:
@@ -177,7 +175,7 @@ class Turns:
     # -- users' threads -------------------------------------------------------------------------------
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Drive, or follow who drives, until ``until()``; returns what it says at the end.
+        """Drive, or follow the driving thread, until ``until()``; return its value at the end.
 
         The lock is not held by the caller, and is held when ``until`` is called. Returns early if the member is closed
         or halted. Ctrl-C ends the wait.
@@ -226,7 +224,7 @@ class Turns:
         selector.register(wakeup, _READ, lambda mask: wakeup.clear())
 
     def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> bool:
-        """Drive; returns whether ``until()`` said so, or else it has to be asked again."""
+        """Drive; return True if ``until()`` did, or False if it has to be asked again."""
         assert self._selector is not None
         while True:
             ready = self._selector.select(wait_s)
@@ -265,7 +263,7 @@ class Turns:
                 self._hand_on()  # it was to lead just when it gave up
 
     def _hand_on(self) -> None:
-        """Have the next follower drive, or the loop, if nobody leads."""
+        """Let the next follower drive, or the loop, if nobody leads."""
         if self._leading is None:
             if self._followers and self._selector is not None:
                 self._followers[0].call()
@@ -275,7 +273,7 @@ class Turns:
                     self._loop.ask_soon(self)
 
     def serve(self) -> None:
-        """Handle what is ready without waiting; for an event loop. Does nothing while a thread leads."""
+        """Handle ready work without waiting; for an event loop. Does nothing while a thread leads."""
         with self.lock:
             if self._leading is None and not self.closed and self.halted is None:
                 self._turn += 1
@@ -285,7 +283,7 @@ class Turns:
                 self.look_again()
 
     def watch(self, listener: Callable[[], None]) -> int:
-        """An event loop joins: ``listener`` is called, with the lock held and from any thread, when there are news.
+        """Let an event loop join: ``listener`` is called, with the lock held and from any thread, when there are news.
 
         Returns the descriptor at whose readiness the loop is to call ``serve``.
         """
@@ -298,12 +296,12 @@ class Turns:
             return self.fileno()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called, with the lock held and from any thread, when there are news, until ``unwatch``."""
+        """Call ``listener``, with the lock held and from any thread, when there are news, until ``unwatch``."""
         with self.lock:
             self._listeners.append(listener)
 
     def unserve(self) -> None:
-        """The event loop that was given the descriptor calls ``serve`` no more."""
+        """Note that the event loop that was given the descriptor calls ``serve`` no more."""
         with self.lock:
             self._event_loops -= 1
             self._ask_loop()
@@ -317,7 +315,7 @@ class Turns:
     # -- from any thread ------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function with the lock held, and have done what follows from it; what it raises is a defect.
+        """Call a function with the lock held, and carry out what follows from it; an exception is a defect.
 
         Nothing happens on a member that is closed or halted.
         """
@@ -334,7 +332,7 @@ class Turns:
     # -- whoever holds the lock -----------------------------------------------------------------------
 
     def tell(self) -> None:
-        """If there are news, wake everybody whose wait they end; the lock is held."""
+        """Wake every waiter whose condition now holds; the lock is held."""
         if not self.news:
             return
         self.news = False
@@ -361,11 +359,11 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """True if what the thread that leads waits for has come; the lock is held."""
+        """True if the wait of the leading thread is over; the lock is held."""
         return self._leading is not None and self._leading()
 
     def check_caller(self) -> None:
-        """Raise UsageError in a function that ``handle`` calls: the member is in the middle of something."""
+        """Raise UsageError in a callback of ``handle``: the member is busy."""
         if self.calling == threading.get_ident():
             raise UsageError(f"this function runs while its {self._what} works, and may not call it")
 
@@ -378,7 +376,7 @@ class Turns:
                 raise MemberStopped(self.halted)
 
     def halt(self, error: BaseException) -> None:
-        """A defect of ours: say so to whoever uses the member, rather than hang."""
+        """Stop the member after a defect, and report it to its users, rather than hang."""
         with self.lock:
             if self.halted is not None:
                 return
@@ -402,17 +400,17 @@ class Turns:
             self.halt(error)
 
     def look_again(self) -> None:
-        """Something may be due earlier than whoever sleeps knows; the lock is held."""
+        """Let the sleeping thread look, as something may be due earlier than it knows; the lock is held."""
         if self._awake_at > -math.inf and self._due() < self._awake_at:
             self.wake()
 
     def look_again_at(self, due: float) -> None:
-        """As ``look_again``, of one who knows when; the lock is held."""
+        """Let the sleeping thread look if this is earlier than it knows; the lock is held."""
         if due < self._awake_at:
             self.wake()
 
     def wake(self) -> None:
-        """Have whoever drives look; the lock is held."""
+        """Let the driving thread look; the lock is held."""
         self._awake_at = -math.inf  # whoever looks finds what changes until then
         if self._leading is None:
             self._ask_loop()
@@ -420,7 +418,7 @@ class Turns:
             self._wakeup.set()
 
     def nudge(self) -> None:
-        """Have the loop look soon; from any thread, without the lock, for a member that only the loop drives."""
+        """Let the loop look soon; from any thread, without the lock, for a member that only the loop drives."""
         self._ask_loop()
 
     def _ask_loop(self) -> None:
@@ -471,7 +469,7 @@ class Turns:
             self.lock.release()
 
     def _leave_to_event_loop(self, now: float, watched: bool) -> float:
-        """Until when what came is left to an event loop; what is due is not."""
+        """Return until when input is left to an event loop; due work is not."""
         left_undone = not watched and (self._turn == self._seen_turn or self._drove_at + TICK_S <= now)
         if left_undone or self._due() <= now:
             return now

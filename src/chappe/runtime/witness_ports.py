@@ -28,7 +28,7 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 class WitnessPorts(Ports):
-    """What a witness has: one socket that servers claim at, and a file.
+    """The socket and the file of a witness.
 
     Args:
         address: Where to listen; port 0: any.
@@ -59,7 +59,7 @@ class WitnessPorts(Ports):
             raise
 
     def hear(self, link: None, frames: Frames) -> Sequence[Effect]:
-        """Tell the core of a claim. A claimant with keys is judged first."""
+        """Pass a claim to the core. A claimant with keys is judged first."""
         raw: list[bytes] = frames if self.gate is None else [each.bytes for each in frames]
         if len(raw) != 2:
             raise ProtocolError(f"a claim of {len(raw)} frames")
@@ -68,7 +68,7 @@ class WitnessPorts(Ports):
         return self.core.handle_request(raw[0], raw[1], 0.0)
 
     def _may_claim(self, gate: Gate, who: str, claim: bytes) -> bool:
-        """Return True if somebody may serve the pair that he claims for; if not, that is counted."""
+        """Return True if an identity may serve the pair that it claims for; if not, that is counted."""
         _, pair = decode_claim(claim)
         refusal = gate.forbids(who, ATTACH_MASTER, pair.decode("utf-8", "replace"), subtree=not pair)
         if refusal is not None:
@@ -81,7 +81,7 @@ class WitnessPorts(Ports):
         self.driver.suspect(self._claims)
 
     def carry_out(self, job: PairRecord) -> StorageError | None:
-        """Write the record of a pair; returns the error that it was refused with."""
+        """Write the record of a pair; return the error that it was refused with."""
         self._number += 1
         return commit(self._backend, Commit(self._number, (PutRow(encode(job.pair), encode(_text(job.held)), None),)))
 
@@ -90,11 +90,9 @@ class WitnessPorts(Ports):
         return self.core.handle_done(job, outcome, now)
 
     def report(self, event: object) -> None:
-        """Hand an event to the application."""
         self._on_report(event)
 
     def close_files(self) -> None:
-        """Close the file of records."""
         self._backend.close()
 
 

@@ -30,7 +30,7 @@ Post = Callable[..., None]  # calls a function with arguments, with a lock held:
 
 
 class Pool:
-    """Threads for one kind of slow thing.
+    """Threads for one kind of slow work.
 
     Args:
         threads_max: Lanes beyond so many wait for each other.
@@ -51,7 +51,6 @@ class Pool:
         self._lanes.clear()
 
     def open(self, lane: Lane) -> None:
-        """There is a lane more."""
         with self._change:
             self._lanes.add(lane)
             if (
@@ -60,14 +59,14 @@ class Pool:
                 self._start()
 
     def close(self, lane: Lane) -> None:
-        """It will get no more jobs."""
+        """Remove a lane, which gets no more jobs."""
         with self._change:
             self._lanes.discard(lane)
             if not self._lanes:
                 self._change.notify_all()  # idle threads end
 
     def submit(self, lane: Lane) -> None:
-        """It has a job now."""
+        """Run a lane that has a job now."""
         with self._change:
             self._ready.append(lane)
             if self._threads - self._busy < len(self._ready) and self._threads < self._threads_max:
@@ -75,7 +74,7 @@ class Pool:
             self._change.notify()
 
     def help(self) -> None:
-        """If no thread can be made any more: do in this one what waits."""
+        """Run waiting jobs in this thread, if no further thread can be made."""
         while not self._threads and self._ready:
             lane = self._ready.popleft()
             while lane.step():
@@ -111,11 +110,11 @@ class Pool:
 class Lane:
     """Jobs that run one after the other, in the order in which they came; any thread may add some.
 
-    It has no bound of its own: whoever adds jobs keeps to one.
+    It has no bound of its own: callers keep to one.
 
     Args:
         pool: Whose threads run them.
-        post: Has a function called with a job's result: ``Turns.run``.
+        post: Calls a function with a job's result: ``Turns.run``.
     """
 
     def __init__(self, pool: Pool, post: Post) -> None:
@@ -130,11 +129,11 @@ class Lane:
         self._pool.open(self)
 
     def do(self, work: Callable[[], Result], done: Callable[[Result], None] | None = None) -> None:
-        """Run ``work`` without any lock; then have ``done`` called with what it returned. Never waits.
+        """Run ``work`` without any lock; then call ``done`` with its result. Never waits.
 
         An exception of ``work`` is a defect: it is raised again where ``done`` would be called. Without ``done`` it is
-        written into the log. Once the lane is closed nothing is run, and ``done`` is not called: what the work would
-        need is closed, too, and that must not be reported to others as a refusal of the disk.
+        logged. Once the lane is closed nothing is run, and ``done`` is not called: the files that the work would
+        need are closed, too, and that must not be reported to others as a refusal of the disk.
         """
         if not self._closed:
             self._add(work, done)
@@ -148,7 +147,7 @@ class Lane:
         self._pool.submit(self)
 
     def close(self, timeout_s: float | None, last: Callable[[], object] | None = None) -> bool:
-        """Take no more jobs, run ``last`` after all others, and wait at most this long for it; whether it is done.
+        """Take no more jobs, run ``last`` behind them, wait at most this long for it, and return whether it is done.
 
         Called by one of its own jobs it does not wait.
         """
@@ -169,7 +168,7 @@ class Lane:
         self._pool.close(self)
 
     def step(self) -> bool:
-        """Run one job; for the pool's threads. Whether there is another one."""
+        """Run one job; for the pool's threads. Return whether there is another one."""
         work, done = self._jobs.popleft()
         self._runs_in = threading.get_ident()
         self._run(work, done)
@@ -180,11 +179,10 @@ class Lane:
 
     @property
     def pending(self) -> bool:
-        """True if it has a job."""
         return bool(self._jobs)
 
     def try_next(self) -> None:
-        """Do the work of the next job, whatever becomes of it, and tell nobody: its process is being killed."""
+        """Do the work of the next job, and report its outcome to nobody: its process is being killed."""
         self._jobs.popleft()[0]()
 
     def _run(self, work: Callable[[], Any], done: Callable[[Any], None] | None) -> None:
@@ -201,7 +199,7 @@ class Lane:
 
 
 def run_once(pool: Pool, post: Post, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
-    """As ``Lane.do``, on a lane of its own that nobody waits for."""
+    """Run ``work`` on a lane of its own that nobody waits for."""
     lane = Lane(pool, post)
     lane.do(work, done)
     lane.leave()

@@ -13,7 +13,7 @@ SPINS_MAX = 600  # timeouts of one host in one second; a chain's server under lo
 
 
 class SimHost:
-    """What all hosts have in common: a name, a life, a timer, and what the world does with each action.
+    """The base of all hosts: a name, a life, a timer, and the world's treatment of each action.
 
     ``table`` has the method that carries out each class of actions. A restarted member is another host of the
     same name.
@@ -34,22 +34,19 @@ class SimHost:
 
     @property
     def frozen(self) -> bool:
-        """Whether it stands still."""
         return bool(self.stalled_until > self.world.now)
 
-    def start(self) -> None:
-        """Begin to live."""
+    def start(self) -> None: ...
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Stop at once, or with a goodbye; others notice broken connections after ``notice_s``."""
         self.alive = False
 
     def due(self) -> float:
-        """When a core wants to be called."""
+        """Return when a core wants to be called."""
         raise NotImplementedError
 
     def handle_due(self) -> None:
-        """Have the cores do what is due."""
         raise NotImplementedError
 
     def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
@@ -71,7 +68,6 @@ class SimHost:
             table[type(action)](action)
 
     def arm(self) -> None:
-        """Have what is due next happen when it is due."""
         due = self.due()
         if due < self._timer_at and self.alive:
             self._timer_at = max(due, self.world.now + self.tick_s)
@@ -89,7 +85,7 @@ class SimHost:
         self.wake()
 
     def wake(self) -> None:
-        """Do what is due now, and later what is due then."""
+        """Do what is due now, and schedule the next call."""
         now = self.world.now
         if now >= self.due():
             if int(now) != self._second:
@@ -115,7 +111,6 @@ class SimMember:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs at present."""
         return self.host.alive
 
     def crash(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:

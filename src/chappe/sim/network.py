@@ -1,4 +1,4 @@
-"""Who reaches whom, how long things take, and messages that get lost: what all transports of a world stand on."""
+"""Cuts, delays and lost messages: the base of all transports of a world."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SimNetwork:
 
     Args:
         world: Its world.
-        base_s: How long things take about.
-        spike: How many of them take much longer.
+        base_s: A usual delay.
+        spike: The share of delays that are much longer.
     """
 
     def __init__(self, world: SimWorld, base_s: float = 0.001, spike: float = 0.0) -> None:
@@ -30,7 +30,7 @@ class SimNetwork:
         self._cuts: dict[frozenset[str], float] = {}
 
     def delay(self) -> float:
-        """How long the next thing takes, in seconds."""
+        """Return how long the next transfer takes, in seconds."""
         rng = self.clock.rng
         delay = self._base_s * (0.5 + rng.random())
         if self._spike and rng.random() < self._spike:
@@ -38,15 +38,14 @@ class SimNetwork:
         return delay
 
     def reachable(self, a: str, b: str) -> bool:
-        """Whether nothing is cut between two members."""
+        """Return True if nothing is cut between two members."""
         return not self._cuts or self._cuts.get(frozenset((a, b)), 0.0) <= self.clock.now
 
     def cut(self, a: str, b: str, until: float = inf) -> None:
-        """Nothing passes between ``a`` and ``b``, in either direction, before ``until``."""
+        """Let nothing pass between ``a`` and ``b``, in either direction, before ``until``."""
         self._cuts[frozenset((a, b))] = until
 
     def mend(self) -> None:
-        """Everybody reaches everybody again."""
         self._cuts.clear()
 
 
@@ -62,17 +61,16 @@ class Wire(SimNetwork):
         self._busy: dict[str, float] = {}  # ... and until when it has enough to do
 
     def calm(self) -> None:
-        """Nothing goes wrong any more."""
+        """Stop losing, repeating and delaying messages."""
         self.loss, self.repetition, self.disorder = CALM
         self.mend()
         self._rates.clear()
 
     def slow(self, name: str, bytes_per_s: float) -> None:
-        """A member takes no more than so much from now on."""
+        """Let a member take no more than so much from now on."""
         self._rates[name] = bytes_per_s
 
     def fast(self, name: str) -> None:
-        """It takes everything at once again."""
         self._rates.pop(name, None)
 
     def send(

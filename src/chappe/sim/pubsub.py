@@ -44,7 +44,7 @@ class PubSub(SimNetwork):
         return self._port
 
     def release(self, port: int) -> None:
-        """A member is gone; its port may be taken over by another."""
+        """Note that a member is gone; its port may be taken over by another."""
         self._free.append(port)
 
     def unstick(self) -> None:
@@ -54,83 +54,68 @@ class PubSub(SimNetwork):
             each.resume()
 
     def comes_in(self, one: str, two: str) -> bool:
-        """Whether one member can have a connection to another."""
         return self.reachable(one, two) and (self.judge is None or self.judge.admits(one, two))
 
 
 class Judge(Protocol):
-    """Who comes in anywhere in a world, and who is judged by whom."""
+    """Decides who comes in anywhere in a world, and who judges whose messages."""
 
     def admits(self, one: str, two: str) -> bool:
-        """Whether each of two members takes the other for somebody."""
+        """Return True if each of two members lets the other in."""
 
     def hears(self, subscriber: Any, publisher: Any) -> Callable[[Message], None]:
-        """What takes the messages that a publisher sends to a subscriber."""
+        """Return the function that takes a publisher's messages for a subscriber."""
 
 
 class SimSubscriber(Protocol):
-    """Who listens."""
-
     name: str
 
     @property
-    def alive(self) -> bool:
-        """Whether it runs."""
+    def alive(self) -> bool: ...
 
     @property
-    def stalled_until(self) -> float:
-        """It stands still so long."""
+    def stalled_until(self) -> float: ...
 
     @property
-    def wants(self) -> dict[bytes, int]:
-        """What it has subscribed to."""
+    def wants(self) -> dict[bytes, int]: ...
 
-    def on_message(self, message: Message) -> None:
-        """Something came that was subscribed to."""
+    def on_message(self, message: Message) -> None: ...
 
     def flush(self) -> None:
         """Called when no more messages are pending."""
 
-    def paused(self) -> bool:
-        """Whether nothing more is wanted for now."""
+    def paused(self) -> bool: ...
 
 
 class SimPublisher(Protocol):
-    """Who publishes."""
-
     name: str
     alive: bool
     stalled_until: float
     listeners: dict[SimLink, None]
 
     def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
-        """A listener subscribed to something, or no longer."""
+        """Note that a listener subscribed to a prefix, or unsubscribed."""
 
     def on_listener_gone(self, link: SimLink, asked: list[bytes]) -> None:
-        """The connection of a listener broke: all that it had asked for is over."""
+        """Note that a listener's connection broke: all its subscriptions are over."""
 
 
 class SimRouter(Protocol):
-    """Who answers questions."""
-
     name: str
     alive: bool
     stalled_until: float
 
-    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
-        """Somebody asks."""
+    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None: ...
 
 
 class Receiver(Protocol):
-    """Who stands at the end of a pipe."""
+    """The end of a pipe."""
 
     @property
-    def alive(self) -> bool:
-        """Whether it runs."""
+    def alive(self) -> bool: ...
 
     @property
-    def stalled_until(self) -> float:
-        """It stands still so long."""
+    def stalled_until(self) -> float: ...
 
 
 class Pipe:
@@ -187,16 +172,15 @@ class Pipe:
 
     @property
     def left(self) -> bool:
-        """Whether something waits until the receiver looks again."""
+        """True if something waits until the receiver looks again."""
         return bool(self._queue) and not self._armed
 
     def resume(self) -> None:
-        """The receiver looks again."""
         if self._queue:
             self._arm(self._queue[0][0])
 
     def close(self) -> None:
-        """What is under way is lost."""
+        """Lose everything that is under way."""
         self._closed = True
         self._net.failed[self._what] += len(self._queue)
         self._queue.clear()
@@ -301,7 +285,7 @@ class SimLink:
                 self.publisher.on_subscription(self, prefix, on)
 
     def want(self, prefix: bytes, on: bool) -> None:
-        """The publisher is to send this, or no longer."""
+        """Send messages of a prefix, or no longer."""
         if on:
             self.wanted[prefix] = None
         else:
@@ -309,12 +293,11 @@ class SimLink:
         self._matches = None
 
     def full(self, raw: bytes) -> bool:
-        """Whether a message that is wanted would be dropped."""
+        """Return True if a message that is wanted would be dropped."""
         full = self.down is not None and len(self.down) >= self._net.queue_max
         return full and raw.startswith(tuple(self.wanted))
 
     def offer(self, raw: bytes, message: Message) -> None:
-        """Send a message if it is wanted; ``raw`` is how its header frame begins."""
         if self._matches is None:
             self._matches = tuple(self.wanted)
         if raw.startswith(self._matches) and self.down is not None:
@@ -348,7 +331,7 @@ class SimLink:
             self.break_()
 
     def break_(self, notice_s: float = 0.0) -> None:
-        """The connection breaks; the publisher notices after ``notice_s``, the subscriber redials."""
+        """Break the connection; the publisher notices after ``notice_s``, the subscriber redials."""
         publisher, down, up = self.publisher, self.down, self.up
         if publisher is None or down is None or up is None:
             return
@@ -371,19 +354,16 @@ class SimLink:
         self.break_()
 
     def hold(self, until: float) -> None:
-        """Nothing gets through before ``until``."""
+        """Let nothing through before ``until``."""
         for pipe in (self.up, self.down):
             if pipe is not None:
                 pipe.held_until = max(pipe.held_until, until)
 
 
 class Asker(Receiver, Protocol):
-    """Who asks a store."""
-
     name: str
 
-    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
-        """The store answered."""
+    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None: ...
 
 
 class Dialogue:
@@ -415,7 +395,6 @@ class Dialogue:
             store.on_query(self, *thing)
 
     def reply(self, request_id: int, raw: bytes, batches: tuple[bytes, ...]) -> None:
-        """Send an answer back."""
         if self.asker.alive and not self._bad_luck():
             self._answers.send((request_id, raw, batches))
         else:

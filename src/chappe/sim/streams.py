@@ -25,7 +25,7 @@ PREFIX = 4  # bytes of a frame's length
 
 
 class End(Protocol):
-    """What the network needs of a host."""
+    """A host, as the network needs it."""
 
     name: str
     original: bool
@@ -33,32 +33,25 @@ class End(Protocol):
     read_s: float  # seconds for each chunk that it reads
 
     @property
-    def frozen(self) -> bool:
-        """Whether it stands still."""
+    def frozen(self) -> bool: ...
 
-    def reads(self, side: StreamSide) -> bool:
-        """Whether it reads from a connection now."""
+    def reads(self, side: StreamSide) -> bool: ...
 
     def moved(self, side: StreamSide) -> None:
-        """There is room again in a connection that was full."""
+        """Note that there is room again in a connection that was full."""
 
-    def accept(self, side: StreamSide) -> None:
-        """A connection came in."""
+    def accept(self, side: StreamSide) -> None: ...
 
-    def connected(self, dial: int, side: StreamSide) -> None:
-        """A dial succeeded."""
+    def connected(self, dial: int, side: StreamSide) -> None: ...
 
-    def dial_failed(self, dial: int, reason: str) -> None:
-        """A dial failed."""
+    def dial_failed(self, dial: int, reason: str) -> None: ...
 
-    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
-        """Frames came."""
+    def read(self, side: StreamSide, bodies: list[bytes]) -> None: ...
 
-    def broken(self, side: StreamSide, reason: str) -> None:
-        """The connection is gone."""
+    def broken(self, side: StreamSide, reason: str) -> None: ...
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
-        """What is to be written next."""
+        """Return the next frames to write."""
 
 
 class StreamSide:
@@ -111,7 +104,7 @@ class StreamSide:
         clock.at(self._arrives_at, self.other._arrive, what)
 
     def stall(self, seconds: float) -> None:
-        """What is sent from now on arrives no earlier than then, as after a packet that was lost."""
+        """Let later frames arrive no earlier than then, as after a packet that was lost."""
         self._arrives_at = max(self._arrives_at, self.network.clock.now + seconds)
 
     def _arrive(self, what: list[bytes] | str) -> None:
@@ -120,7 +113,7 @@ class StreamSide:
             self.resume()
 
     def resume(self) -> None:
-        """Read what arrived, if the host runs."""
+        """Read arrived frames, if the host runs."""
         if self._arrived and not self._reading and self.host.reads(self):
             self._reading = True
             self.network.clock.after(self.host.read_s, self._read)
@@ -144,7 +137,7 @@ class StreamSide:
         self.resume()
 
     def _some(self) -> list[bytes]:
-        """What one read gives: as much as is there, up to a bound; nothing at the end."""
+        """Return the frames of one read: all that are there, up to a bound; nothing at the end."""
         frames: list[bytes] = []
         size = 0
         while self._arrived and size < CHUNK_BYTES:
@@ -157,7 +150,7 @@ class StreamSide:
         return frames
 
     def close(self) -> None:
-        """The host wants no more of it; what waits is written first."""
+        """Close it from the host's side; waiting frames are written first."""
         self.closing = True
         self.write()
 
@@ -167,7 +160,7 @@ class StreamSide:
         self._send("the peer closed the connection")
 
     def reset(self, reason: str) -> None:
-        """It breaks here: the host is told, unless it is dead; a frozen one once it goes on."""
+        """Break it here: the host is told, unless it is dead; a frozen one once it goes on."""
         if self.open:
             self.open = False
             self._tell(reason)
@@ -182,12 +175,12 @@ class StreamSide:
 
 
 class Streams:
-    """All connections and who listens where.
+    """All connections and listeners.
 
     Args:
-        net: Who reaches whom.
+        net: Cuts and delays.
         look: Called with everything that is written.
-        windows: What connections hold on their way.
+        windows: The bytes that connections hold on their way.
     """
 
     def __init__(
@@ -239,7 +232,7 @@ class Streams:
         target.accept(far)
 
     def drop(self, side: StreamSide) -> None:
-        """A side that was to be closed still has something to write: it is closed at once."""
+        """Close a side at once that still has frames to write."""
         if side.open:
             self.net.failed[Close] += 1
             side.open = False
@@ -247,7 +240,6 @@ class Streams:
             side.other.reset("connection reset by peer")
 
     def forget(self, side: StreamSide) -> None:
-        """A side is closed."""
         if side in self.sides:
             self.sides.remove(side)
 

@@ -77,7 +77,6 @@ class SimClock:
 
     @property
     def next(self) -> float:
-        """When something happens next."""
         return self._heap[0][0] if self._heap else inf
 
     def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
@@ -108,11 +107,10 @@ class Checker(Generic[W]):
         self.world = world
 
     def fail(self, text: str) -> None:
-        """The promise is broken."""
         raise Violation(self.name, text)
 
     def unsettled(self) -> str | None:
-        """What is not yet as it must be once all faults are over; None if all is well."""
+        """Return what still has to change once all faults are over; None if nothing."""
         return None
 
 
@@ -174,21 +172,20 @@ class SimWorld:
     # -- the story, and who watches it ------------------------------------------------------------------------
 
     def trace(self, who: Any, text: str, *args: object) -> None:
-        """Tell what happens, if somebody listens."""
+        """Trace an event, if somebody listens."""
         if self.tell is not None:
             self.tell(f"{self.now:9.4f}  {'' if who is None else who.name:<10} {text % args}")
 
     def fail(self, checker: str, text: str) -> None:
-        """A promise was broken."""
         raise Violation(checker, text)
 
     def watch(self, *checkers: Checker[Any]) -> None:
-        """Have checkers watch from now on."""
+        """Add checkers, which watch from now on."""
         self.checkers += checkers
         self._seeing.clear()
 
     def see(self, what: str, *details: Any) -> None:
-        """Show something to the checkers that look for it."""
+        """Show an event to the checkers that look for it."""
         seeing = self._seeing.get(what)
         if seeing is None:
             found = [getattr(each, what, None) for each in self.checkers]
@@ -236,7 +233,6 @@ class SimWorld:
     # -- what a scenario decides --------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Make the first members."""
         raise NotImplementedError
 
     def plan(self, until: float) -> float:
@@ -247,21 +243,20 @@ class SimWorld:
         """End everything that is wrong."""
         raise NotImplementedError
 
-    def stop(self) -> None:
-        """Ask for nothing more."""
+    def stop(self) -> None: ...
 
     def finish(self) -> float:
-        """Have everything end as it must; returns the seconds that it took to settle."""
+        """Let everything end as it must; return the seconds that it took to settle."""
         self.pass_time(self.now + 1.0)
         self.stop()
         return self.settle()
 
     def count(self) -> int:
-        """How much was sent in all: records, messages, writes."""
+        """Return how much was sent in all: records, messages, writes."""
         raise NotImplementedError
 
     def play(self) -> Outcome:
-        """Some time with faults, then none, until everything is as it must be."""
+        """Run with faults for a while, then without, until everything is as it must be."""
         failure: str | None = None
         detail = ""
         settle_s = 0.0

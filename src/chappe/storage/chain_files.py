@@ -174,7 +174,7 @@ class ChainFiles:
         return (self._numbers[-1] if self._numbers else 0) + 1
 
     def _begin(self) -> None:
-        """A new file, behind the others."""
+        """Begin a new file, behind the others."""
         number = self._next()
         file = self._ops.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._use(number, file, 0)
@@ -230,7 +230,7 @@ def _frame(content: bytes) -> bytes:
 
 
 def _sound(raw: memoryview, at: int) -> memoryview | None:
-    """The content of the frame that begins there, if it is whole."""
+    """Return the content of the frame that begins there, if it is whole."""
     if len(raw) - at < FRAME.size:
         return None
     magic, size, check = FRAME.unpack_from(raw, at)
@@ -239,7 +239,7 @@ def _sound(raw: memoryview, at: int) -> memoryview | None:
 
 
 def _frames(raw: memoryview, path: Path) -> Iterator[memoryview]:
-    """The contents of sound frames; what follows the last one was torn. Raises Damaged, StorageFormat."""
+    """Iterate over the contents of sound frames; bytes behind the last one were torn. Raises Damaged, StorageFormat."""
     if raw[:3] == MAGIC[:3] and bytes(raw[3:4]).isdigit() and bytes(raw[3:4]) > MAGIC[3:]:
         raise StorageFormat(f"{path} was written by a newer chappe: install that version, or choose another directory")
     at = 0
@@ -330,14 +330,12 @@ def _encoded(change: LogChange) -> Iterator[Buffer]:
 
 
 def _bytes_head(size: int) -> bytes:
-    """Return msgpack's head of ``size`` bytes."""
     if size < 1 << 8:
         return struct.pack(">BB", 0xC4, size)
     return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)
 
 
 def _array_head(size: int) -> bytes:
-    """Return msgpack's head of an array of ``size`` values."""
     if size < 16:
         return bytes([0x90 | size])
     return struct.pack(">BH", 0xDC, size) if size < 1 << 16 else struct.pack(">BI", 0xDD, size)

@@ -139,7 +139,6 @@ class Journal:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record in a batch."""
         return self._files.next_offset
 
     @property
@@ -179,7 +178,7 @@ class Journal:
             raise self._refusal(error) from None
 
     def trim(self, offset: int) -> None:
-        """Everything before ``offset`` is stored: drop the files that hold nothing else. Never raises."""
+        """Drop the files with only records before ``offset``, which are stored. Never raises."""
         try:
             self._files.trim(offset)
         except OSError as error:  # it keeps more than it must, and is trimmed again later
@@ -244,7 +243,6 @@ class PendingFile:
             raise
 
     def append(self, body: bytes) -> None:
-        """Add a batch of one record."""
         raw = framed([body], self._seed, self._size)
         written = self._ops.pwritev(self._file, [raw], self._size)
         if written != len(raw):  # the next one overwrites it
@@ -252,10 +250,10 @@ class PendingFile:
         self._size += written
 
     def clear(self) -> None:
-        """Everything is in the journal: the next record overwrites the first one.
+        """Let the next record overwrite the first one, as everything is in the journal.
 
-        What stays behind the new ones is in the journal, too. Cutting it off would have each sync of the journal write
-        this file as well, where data is ordered before metadata.
+        The bytes behind the new ones are in the journal, too. Cutting them off would make each sync of the journal
+        write this file as well, where data is ordered before metadata.
         """
         self._size = 0
 
@@ -289,8 +287,7 @@ class PendingFile:
 class Journals:
     """The journals in ``directory``; all name the same partition address.
 
-    Raises:
-        As ``Journal``.
+    Raises the errors of ``Journal``.
     """
 
     def __init__(self, directory: Path, topic: str | None, address: str) -> None:
@@ -310,7 +307,7 @@ class Journals:
             raise
 
     def open(self, topic: str) -> Journal:
-        """The journal of one more topic. Raises as ``Journal``."""
+        """Open the journal of one more topic. Raises as ``Journal``."""
         made = Journal(self._further / hashlib.sha256(encode_topic(topic)).hexdigest()[:32], topic, self.address)
         if made.address != self.address:
             made.close()

@@ -34,8 +34,6 @@ NEEDS: Final = "keys need the packages cryptography and blake3: pip install 'cha
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """The two keys of a ZeroMQ socket, 32 bytes each."""
-
     public: bytes
     secret: bytes = field(repr=False)
 
@@ -85,7 +83,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def put_beside(path: Path, raw: bytes) -> None:
-    """Put another file in place of one that everybody may read, in one step; processes may do so at once."""
+    """Replace a file that everybody may read by another, in one step; processes may do so at once."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         passing = Path(file.name)
         try:
@@ -265,21 +263,20 @@ class WatchedPermissions:
 
     @property
     def raw(self) -> bytes:
-        """The same as the authority signed it, to be handed on."""
+        """The permissions in force as the authority signed them, to be handed on."""
         return self._now.raw
 
     @property
     def changes(self) -> int:
-        """The count of changes; see the class."""
         return self._now.changes
 
     def refresh(self) -> bool:
-        """Look whether there is another file; returns whether its permissions are in force now."""
+        """Load the file again if it has changed; return whether its permissions are in force now."""
         with self._lock:
             return self._refresh()
 
     def offer(self, raw: bytes) -> bool:
-        """Take what another member hands on, if it is signed and newer; returns whether it is in force now."""
+        """Take permissions that another member hands on, if signed and newer; return whether they are in force now."""
         with self._lock:
             try:
                 if not self._now.offer(raw):
@@ -292,7 +289,7 @@ class WatchedPermissions:
             return True
 
     def holder(self, public: bytes) -> Identity | str:
-        """The identity that has this CURVE key now, or why there is none that may do anything."""
+        """Return the identity that has this CURVE key now, or why none that may do anything has it."""
         return self.permissions.holder(public, datetime.now(UTC))
 
     def _refresh(self) -> bool:
@@ -344,7 +341,7 @@ def authority_in_use(path: Path) -> bytes | None:
 
 
 def watched_permissions(directory: Path) -> WatchedPermissions:
-    """The permissions in force of a directory, one for the whole process: what one member learned counts for all.
+    """Return a directory's permissions in force, one for the whole process: what one member learned counts for all.
 
     Raises as ``read_in_force``.
     """

@@ -100,7 +100,6 @@ class _Backend:
     _database: Any = None
 
     def close(self) -> None:
-        """Let go of it; may be called again."""
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -227,7 +226,7 @@ class SqliteBackend(_Backend):
             raise
 
     def _check(self) -> None:
-        """Refuse what this version does not know; nothing has been written yet."""
+        """Refuse other formats; nothing has been written yet."""
         columns = [row[1] for row in self._read("pragma table_info(store)")]
         if columns and columns != ["key", "value", "expiry"]:
             raise StorageFormat(f"{self.path} has a table 'store' that is not a data store's: {', '.join(columns)}")
@@ -268,7 +267,7 @@ def _choose(option: str, value: str, values: tuple[str, ...]) -> None:
 
 
 def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """Operations as statements with the rows of neighbours of one kind together."""
+    """Return operations as statements, with the rows of neighbours of one kind together."""
     found: list[tuple[str, list[tuple[Any, ...]]]] = []
     row: tuple[Any, ...]
     for each in operations:
@@ -298,7 +297,6 @@ def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[A
 
 
 def _put(database: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
-    """Put entries, as many at a time as may be."""
     for at in range(0, len(rows), _PUTS_MAX):
         part = rows[at : at + _PUTS_MAX]
         database.execute(_PUTS[len(part) - 1], list(chain.from_iterable(part)))
@@ -403,7 +401,7 @@ class RocksdbBackend(_Backend):
         self._database = self._rocksdict.Rdict(str(self.path), self._rocksdict.Options(raw_mode=True))
 
     def _check(self) -> None:
-        """Refuse what this version does not know; mark what is new."""
+        """Refuse other formats; mark a new database."""
         found = self._database.get(_FORMAT_KEY)
         if found is None and next(iter(self._opened().items()), None) is not None:
             raise StorageFormat(f"{self.path} is a RocksDB folder of another program; choose another path")

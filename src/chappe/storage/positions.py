@@ -26,7 +26,7 @@ class _PositionsContent(msgspec.Struct):
 
 
 def kept_at(directory: Path) -> bytes:
-    """Return the digest by which others who look into the same directory of an identity know it again."""
+    """Return the digest by which others that use the same directory of an identity recognize it."""
     return where_kept(socket.gethostname(), os.path.realpath(directory))
 
 
@@ -53,7 +53,7 @@ class Positions:
     def commit(self, positions: dict[Key, int]) -> None:
         """Keep positions, and those kept before of other partitions; returns when they are on disk.
 
-        Raises StorageFull, StorageError: what was committed before still is.
+        Raises StorageFull, StorageError: the positions committed before are still there.
         """
         following = {**self.committed, **positions}
         rows = [(topic, partition, offset) for (topic, partition), offset in sorted(following.items())]
@@ -62,7 +62,6 @@ class Positions:
         self.committed = following
 
     def close(self) -> None:
-        """Let others have the directory."""
         self._lock.close()
 
     def _load(self) -> dict[Key, int]:

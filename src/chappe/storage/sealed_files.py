@@ -76,7 +76,7 @@ class WatchedGroups:
         self._stamps: dict[str, Stamp | None] = {}
 
     def refresh(self) -> None:
-        """Look whether there are other files, of the groups that the permissions have."""
+        """Load files that have changed, of the groups that the permissions have."""
         with self._lock:
             for group in self._permissions.permissions.sealed:
                 stamp = stamp_of(sealed_file(self.directory, group.name))
@@ -85,7 +85,6 @@ class WatchedGroups:
                     self._read(group.name)
 
     def keys(self, group: str) -> GroupKeys | None:
-        """The newest ones; None if there are none."""
         return self._shelf.keys(group)
 
     def versions(self) -> dict[str, int]:
@@ -104,7 +103,7 @@ class WatchedGroups:
             return self._shelf.after(group, version)
 
     def hear(self, group: str, version: int, now: float) -> None:
-        """A tower or forwarder has said which version of a group's keys it has."""
+        """Note which version of a group's keys a tower or forwarder has."""
         with self._lock:
             self._shelf.hear(group, version, now)
 
@@ -118,7 +117,7 @@ class WatchedGroups:
         return {group: doubt for group, doubt in found.items() if doubt}
 
     def offer(self, group: str, raw: bytes) -> bool:
-        """Take what another member hands on of a group that the permissions have; returns whether it is newer."""
+        """Take keys that another member hands on, of a group of the permissions; return whether they are newer."""
         with self._lock:
             if group not in self.versions():
                 return False
@@ -145,7 +144,6 @@ class WatchedGroups:
             logger.warning("%s is older than the keys in force: these stay so", sealed_file(self.directory, group))
 
     def _keep(self, group: str) -> None:
-        """Keep the file for the next start, too."""
         path = sealed_file(self.directory, group)
         if authority_key_file(self.directory).exists() or stamp_of(path) != self._stamps.get(group):
             return
@@ -201,7 +199,7 @@ class SealedGroups:
         self.held = HeldGroups(keys.name, curve_keys(keys).secret, self._watched.permissions, where)
 
     def look(self, now: float) -> None:
-        """Look whether there is something new, at most once a second; more often while newer keys may come."""
+        """Look for newer keys, at most once a second; more often while they may come."""
         if now < self._look_at:
             return
         self._began = now if self._began is None else self._began
@@ -212,7 +210,7 @@ class SealedGroups:
         self.held.take(self._watched.permissions, self._shared.keys, doubts)
 
     def sealer(self) -> Sealer:
-        """A new life of a sender.
+        """Begin a new life of a sender.
 
         Raises:
             UsageError: The identity has no key to sign with.

@@ -66,7 +66,7 @@ class SinkDatabase:
         ]
 
     def remember(self, state: SinkState) -> None:
-        """Make the state of a sink durable; see ``StagedStorage``."""
+        """Make the state of a sink durable, except its batch and ends."""
         values = (state.sink, state.home, state.run, -1, state.lasting, time.time_ns() // 1000)
         self._execute(
             "remember a sink",
@@ -102,7 +102,6 @@ class SinkDatabase:
         self._execute("take a commit back", [("DELETE FROM intents WHERE sink = ?", (sink,))])
 
     def intents(self) -> list[Intent]:
-        """Intents that are not completed."""
         if self._database is None:
             return []
         found: list[Intent] = []
@@ -128,7 +127,7 @@ class SinkDatabase:
         )
 
     def open(self) -> sqlite3.Connection:
-        """Open it, and make it if it is not there; its folder is."""
+        """Open it, and make it if it is not there, in its existing folder."""
         if self._database is not None:
             return self._database
         path = os.path.join(self._folder, DATABASE)

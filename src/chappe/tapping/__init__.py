@@ -1,6 +1,6 @@
-"""What passes through a forwarder or an endpoint, told to those who look.
+"""Taps: traffic through a forwarder or an endpoint, shown to clients.
 
-messages.py   what a tap is asked and answers, and its bytes
-sessions.py   who looks, for what, and what waits for each
-frames.py     what the frames of the log and of the mesh say
+messages.py   questions to a tap and its answers, and their bytes
+sessions.py   the clients of a tap, and what waits for each
+frames.py     frames of the log and of the mesh, described
 """

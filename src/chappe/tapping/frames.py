@@ -1,6 +1,6 @@
-"""What frames say that pass: of the log's messages, and of the mesh's, whose payloads are not looked into.
+"""Describes passing frames: messages of the log, and of the mesh, whose payloads are not looked into.
 
-``wanted`` are beginnings of topics: what cannot have one of these is passed over without being read. What a peer sends
+``wanted`` are beginnings of topics: frames that cannot have one of these are skipped unread. A peer's frames
 may be malformed; that is shown, too.
 """
 
@@ -62,7 +62,7 @@ _MESH_KINDS: Final = {DATA: "data", COMMAND: "command"}
 
 
 def read_log(at_us: int, frames: list[bytes], wanted: tuple[bytes, ...]) -> Passed | None:
-    """What a message of the log says; None if it is not wanted."""
+    """Describe a message of the log; None if it is not wanted."""
     header = frames[0]
     if header[:1] in _BY_TOPIC and not header.startswith(wanted, 1):
         return None
@@ -77,7 +77,7 @@ def read_log(at_us: int, frames: list[bytes], wanted: tuple[bytes, ...]) -> Pass
 
 
 def _printable(name: str) -> str:
-    """A name that need not be UTF-8, as what travels as text has to be."""
+    """Return a name that need not be UTF-8 as text for people."""
     return encode_topic(name).decode("utf-8", "backslashreplace")
 
 
@@ -115,7 +115,7 @@ def _told(at_us: int, kind: str, size: int, message: LogMessage) -> Passed:
 
 
 def _first(batch: Batch) -> bytes:
-    """The beginning of the first value, without a look at the others. Raises ProtocolError."""
+    """Return the beginning of the first value, without a look at the others. Raises ProtocolError."""
     if batch.sealed is not None:
         return b"(sealed)"
     column = batch.column("values")
@@ -129,7 +129,7 @@ def _first(batch: Batch) -> bytes:
 def read_mesh(
     at_us: int, source: str, peer: bytes, chappe: bool, bodies: Iterable[bytes], wanted: tuple[bytes, ...]
 ) -> Iterator[tuple[int, Passed]]:
-    """What frames of a peer say that are messages of applications, and which of the frames does, from 1 on."""
+    """Describe applications' messages in a peer's frames; yield also the number of the frame, from 1 on."""
     for place, body in enumerate(bodies, 1):
         try:
             kind = body[KIND_AT] if len(body) > KIND_AT else 0
@@ -154,13 +154,13 @@ def read_mesh(
 
 
 def published(at_us: int, topic: bytes, payload: bytes, kind: int, receiver: bytes) -> Passed:
-    """What is published at the endpoint itself."""
+    """Describe a message published at the endpoint itself."""
     return Passed(at_us, topic, _MESH_KINDS[kind], "here", "", named(receiver), -1, 1, len(topic) + len(payload),
                   payload[:CONTENT_BYTES])  # fmt: skip
 
 
 def named(endpoint: bytes) -> str:
-    """The id of an endpoint for people; nothing for nobody."""
+    """Return the id of an endpoint for people; empty for none."""
     return "" if endpoint == NOBODY else str(UUID(bytes=endpoint))
 
 

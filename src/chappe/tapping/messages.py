@@ -1,7 +1,7 @@
-"""What a tap is asked, and what it answers.
+"""Questions to a tap, and its answers.
 
-Over a DEALER/ROUTER pair, one answer for each question: so nothing is sent unasked, and whoever is slow
-misses something and is told how much. A question is one frame and so is an answer, both msgpack. Topics travel as
+Over a DEALER/ROUTER pair, one answer for each question: so nothing is sent unasked, and a slow client
+misses messages and is told how many. A question is one frame and so is an answer, both msgpack. Topics travel as
 bytes, as they need not be UTF-8.
 
 Source: chappe's own, after the ZeroMQ Guide's Espresso.
@@ -27,10 +27,10 @@ Name = Annotated[bytes, msgspec.Meta(max_length=MESH_TOPIC_BYTES_MAX)]
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
-    """What has passed since the last question, of topics that begin so? Without any: of all.
+    """A question for messages that passed since the last one, of topics with these prefixes; without any: of all.
 
-    ``again``: who asks was answered before. If the tap does not know that one any more, something was missed.
-    ``number``: the answer has it, too, so that who asks once more as nothing comes can tell the answers apart.
+    ``again``: the client was answered before. If the tap does not know it any more, it has missed messages. ``number``:
+    the answer repeats it, so that a client that asks once more as no answer comes can tell the answers apart.
     """
 
     topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=PREFIXES_MAX)] = ()
@@ -42,7 +42,7 @@ class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
 class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed"):
     """One message, or a batch of them.
 
-    ``source`` is who it came from: a peer, or the partition of a producer; ``origin`` who published it, if that is
+    ``source`` is where it came from: a peer, or the partition of a producer; ``origin`` its publisher, if that is
     known and somebody else; ``to`` its only receiver. ``first`` is the offset or the number of its first message.
     """
 
@@ -59,7 +59,7 @@ class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed"):
 
 
 class Subscribed(msgspec.Struct, frozen=True, array_like=True, tag="subscribed"):
-    """Somebody wants what begins with ``topic``: all of these kinds; without any: nothing more."""
+    """A subscription of a member to ``topic`` and its subtree: all of its kinds; without any: it ended."""
 
     at_us: int
     topic: bytes
@@ -71,7 +71,7 @@ Seen: TypeAlias = Passed | Subscribed
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True, tag="shown"):
-    """The answer: what was seen, in order; ``missed`` at least so many messages were not looked at, or had no room."""
+    """The answer: messages in order; ``missed``: at least so many were not looked at, or had no room."""
 
     seen: list[Seen]
     missed: int = 0
@@ -80,7 +80,7 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, tag="shown"):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The answer to one that cannot look now."""
+    """The answer to a client that cannot look now."""
 
     reason: str
 
@@ -104,7 +104,7 @@ def decode_look(raw: bytes) -> Look:
 
 
 def unknown_kind(raw: bytes) -> Refused | None:
-    """What a question of a kind that only newer taps know is answered; None if the bytes are no question at all."""
+    """Return the answer to a question of a kind that only newer taps know; None if the bytes are not a question."""
     try:
         found = msgspec.msgpack.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

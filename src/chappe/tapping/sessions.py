@@ -1,7 +1,7 @@
-"""Who looks at a tap, for what, and what waits for each.
+"""Clients of a tap: the topics that each looks for, and the messages that wait for it.
 
-Whoever has not asked for some seconds is forgotten, and told when it asks again that it has missed something. So a tap
-that nobody looks at has no sessions, and costs nothing.
+A client that has not asked for some seconds is forgotten, and told when it asks again that it has missed messages. So a
+tap that nobody looks at has no sessions, and costs nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ Wants = Mapping[tuple[str, bytes], tuple[str, ...]]  # kinds of messages, by who
 
 
 class _TapSession:
-    """One who looks."""
-
     def __init__(self, prefixes: tuple[bytes, ...], missed: int) -> None:
         self.prefixes = prefixes
         self.waiting: deque[Seen] = deque()
@@ -33,7 +31,7 @@ class _TapSession:
         self.number = 0  # of the last question
 
     def offer(self, each: Seen) -> None:
-        """Let it wait, if it is wanted and there is room."""
+        """Queue a message, if it is wanted and there is room."""
         if isinstance(each, Passed):
             if not each.topic.startswith(self.prefixes):
                 return
@@ -49,7 +47,7 @@ class _TapSession:
 
 
 class Sessions:
-    """All who look at one tap."""
+    """All clients of one tap."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -62,11 +60,10 @@ class Sessions:
 
     @property
     def prefixes(self) -> tuple[bytes, ...]:
-        """What somebody looks for."""
         return tuple({prefix for each in self._sessions.values() for prefix in each.prefixes})
 
     def look(self, client: bytes, look: Look, now: float) -> Refused | None:
-        """Somebody asks, and is answered by ``take`` unless that is refused; who is new hears who wants what."""
+        """Note a question, which ``take`` answers unless it is refused; a new client hears of all subscriptions."""
         session, prefixes = self._sessions.get(client), look.topics or (b"",)
         if session is None and len(self._sessions) >= SESSIONS_MAX:
             return Refused(f"{SESSIONS_MAX} others look already")
@@ -80,7 +77,7 @@ class Sessions:
         return None
 
     def show(self, passed: Iterable[Passed], missed: int) -> None:
-        """These passed, and so many messages more, which were not looked at."""
+        """Queue messages that passed, and count those that were not looked at."""
         sessions = self._sessions.values()
         for each in passed:
             for session in sessions:
@@ -89,7 +86,6 @@ class Sessions:
             session.missed += missed
 
     def show_wants(self, wants: Wants) -> None:
-        """Who wants what now."""
         before, self._wants, now_us = self._wants, wants, self._clock.wall_ns() // 1000
         gone = [Subscribed(now_us, topic, who, ()) for who, topic in before if (who, topic) not in wants]
         new = [Subscribed(now_us, key[1], key[0], kinds) for key, kinds in wants.items() if before.get(key) != kinds]
@@ -98,19 +94,18 @@ class Sessions:
                 session.offer(each)
 
     def take(self, client: bytes) -> Shown:
-        """What is to be shown next to the asker."""
+        """Return the next answer to a client."""
         session = self._sessions[client]
         waiting, missed = session.waiting, session.missed
         session.missed = 0
         return Shown([waiting.popleft() for _ in range(min(len(waiting), ANSWER_MAX))], missed, session.number)
 
     def forget(self, client: bytes) -> None:
-        """It takes no answers."""
         self._sessions.pop(client, None)
         self._until.clear(client)
 
     def handle_timeout(self, now: float) -> Sequence[Effect]:
-        """Forget who has not asked for long."""
+        """Forget clients that have not asked for long."""
         for client in self._until.due(now):
             self._sessions.pop(client, None)
         return ()
@@ -120,5 +115,5 @@ class Sessions:
         return ()
 
     def next_timeout(self) -> float:
-        """When somebody is forgotten, if he does not ask before."""
+        """Return when a client is forgotten, unless it asks before."""
         return self._until.next

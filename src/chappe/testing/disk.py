@@ -66,7 +66,6 @@ class _DiskFile:
             self.since.clear()
 
     def lose(self) -> None:
-        """A sync fails."""
         for each in self.since:
             each.lost = not each.synced
 
@@ -117,12 +116,12 @@ class Disk:
     # -- what a test decides ----------------------------------------------------------------------------------
 
     def refuse(self, share: float = 1.0, error: int = errno.ENOSPC) -> None:
-        """Refuse from now on what needs room, and some of which is written then; or everything, with another error.
+        """Refuse calls that need room from now on, after writing a part; or every call, with another error.
 
         Args:
-            share: How many of the calls are refused, drawn from the seed of the world.
+            share: The share of the calls that is refused, drawn from the seed of the world.
             error: ``errno.ENOSPC`` or ``errno.EDQUOT`` for a full disk; any other, such as ``errno.EIO``, also refuses
-                to read and to sync. A sync that fails loses what was written before it.
+                to read and to sync. A sync that fails loses the writes before it.
         """
         self._share = share
         self._error = error
@@ -137,35 +136,35 @@ class Disk:
         self.slow_s = seconds
 
     def takes_s(self) -> float:
-        """How long the next job takes."""
+        """Return how long the next job takes."""
         return self._rng.expovariate(1.0) * self.slow_s if self.slow_s else 0.0
 
     # -- the files of a host ----------------------------------------------------------------------------------
 
     def refuses(self, *, room: bool) -> bool:
-        """Whether a call is refused; ``room`` if it needs some."""
+        """Return True if a call is refused; ``room`` if it needs some."""
         if not self._share or (self._error in FULL and not room):
             return False
         return self._rng.random() < self._share
 
     def refusal(self, path: str | None = None) -> OSError:
-        """The error of a call that is refused."""
+        """Return the error of a refused call."""
         return OSError(self._error, os.strerror(self._error), path)
 
     def part(self, size: int) -> int:
-        """How many of so many bytes a write takes that fails, or in which the process is killed."""
+        """Return how many of so many bytes a write takes that fails, or in which the process is killed."""
         return self._rng.randint(0, size)
 
     def of(self, path: str) -> _DiskFile | None:
-        """The file at a path, if it was changed."""
+        """Return the file at a path, if it was changed."""
         return self._files.get(path)
 
     def changing(self, path: str) -> _DiskFile:
-        """The file at a path, which is to be changed."""
+        """Return the file at a path, which is to be changed."""
         return self._files.setdefault(path, _DiskFile())
 
     def was(self, path: str) -> _DiskFile | None:
-        """What is at a path, as it can be put back; None if nothing is."""
+        """Return the state of a path, to be put back; None if nothing is there."""
         if not os.path.lexists(path):
             return None
         found = self._files.get(path) or _DiskFile()
@@ -173,26 +172,23 @@ class Disk:
         return found
 
     def did(self, path: str, before: _DiskFile | None) -> None:
-        """An entry of a directory was changed."""
         self._done.setdefault(os.path.dirname(path), []).append((path, before))
 
     def moved(self, source: str, target: str) -> None:
-        """A file has another name."""
         found = self._files.pop(source, None)
         self._files.pop(target, None)
         if found is not None:
             self._files[target] = found
 
     def forget(self, path: str) -> None:
-        """A file is removed."""
         self._files.pop(path, None)
 
     def sync_directory(self, path: str) -> None:
-        """Everything done in a directory is durable."""
+        """Make all changes in a directory durable."""
         self._done.pop(path, None)
 
     def cut_power(self) -> None:
-        """Make of all files what a power cut may leave."""
+        """Leave of all files what a power cut may leave."""
         for directory in sorted(self._done):
             done = self._done[directory]
             for path, before in reversed(done[self._rng.randint(0, len(done)) :]):
@@ -224,7 +220,7 @@ def _read(path: str) -> bytes:
 
 
 def _write(path: str, content: bytes) -> None:
-    """As another file: whoever was killed may still have the one before mapped."""
+    """Write to a new file: a killed process may still have the former one mapped."""
     temporary = path + ".power-cut"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:

@@ -1,4 +1,4 @@
-"""What the sockets of a test stand on: the simulator's network, and numbers for files and ports."""
+"""The ground of a test's sockets: the simulator's network, and numbers for files and ports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class Net(PubSub):
         self._mute: set[tuple[str, str]] = set()  # from whom nothing comes to whom
 
     def passes(self, source: str, target: str) -> bool:
-        """Whether something comes from one host to another."""
         return super().reachable(source, target) and (source, target) not in self._mute
 
     def reachable(self, a: str, b: str) -> bool:
@@ -55,7 +54,7 @@ class Net(PubSub):
 
 
 class File:
-    """What a descriptor is; made ready by whoever has it."""
+    """The object behind a descriptor; its owner makes it ready."""
 
     tells_once = False  # it is readable until somebody heard of it, as those of ZeroMQ are
 
@@ -68,12 +67,10 @@ class File:
         ground.files[self.number] = self
 
     def fileno(self) -> int:
-        """The descriptor."""
         return self.number
 
     @property
     def readable(self) -> bool:
-        """Whether it is."""
         return self._readable
 
     @readable.setter
@@ -83,7 +80,6 @@ class File:
 
     @property
     def writable(self) -> bool:
-        """Whether it is."""
         return self._writable
 
     @writable.setter
@@ -92,12 +88,12 @@ class File:
         self.ground.changes += ready
 
     def mask(self) -> int:
-        """What it is ready for, as ``selectors.EVENT_READ`` and ``EVENT_WRITE``."""
+        """Return ``selectors.EVENT_READ`` and ``EVENT_WRITE``, as far as it is ready."""
         return (1 if self._readable else 0) | (2 if self._writable else 0)
 
 
 class Socket(File):
-    """What all sockets of a host have in common."""
+    """The base of all sockets of a host."""
 
     def __init__(self, host: Station) -> None:
         super().__init__(host.ground)
@@ -110,7 +106,6 @@ class Socket(File):
         host.sockets[self] = None
 
     def leave(self) -> None:
-        """It is closed, and its port is free."""
         self.closed = True
         self.ground.files.pop(self.number, None)
         self.ground.ports.pop(self.port, None)
@@ -121,7 +116,7 @@ class Socket(File):
         raise NotImplementedError
 
     def take_port(self, port: str) -> bool:
-        """Bind to a port, ``*`` for any that is free; whether it was."""
+        """Bind to a port, ``*`` for any that is free; return False if it is taken."""
         ports = self.ground.ports
         if port == "*":
             port = str(next(each for each in self.ground.free_ports if str(each) not in ports))
@@ -144,12 +139,12 @@ class Station:
 
 
 class Ground:
-    """One for each world.
+    """The sockets and files of one world.
 
     Args:
         world: Has the clock and the source of chance.
-        rough: As of ``Net``; connections have small windows, too.
-        alone: Whether no other thread than one takes part: it also does what is slow, and no time passes but while it
+        rough: Whether the network is; connections have small windows, too.
+        alone: Whether no other thread than one takes part: it also does slow work, and time passes only while it
             waits. So the same seed plays the same world, on clocks that begin at fixed times.
     """
 
@@ -166,6 +161,5 @@ class Ground:
         self.scheduler = Scheduler(world.clock, self, alone=alone)
 
     def is_ready(self, number: int) -> bool:
-        """Whether a descriptor is ready for something."""
         file = self.files.get(number)
         return file is not None and bool(file.mask())

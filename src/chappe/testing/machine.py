@@ -41,7 +41,7 @@ class Selector(selectors.BaseSelector, File):
         real: Of an event loop: waits for descriptors of the system.
         host: Where it waits; while that stands still nothing is ready.
         called: Of an event loop: true if it has callbacks to run. Its thread does the work of others while it waits,
-            and what it is told then does not wake it as what another thread tells.
+            and a call from that work does not wake it as another thread's does.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class Selector(selectors.BaseSelector, File):
         return {**real, **{number: key for number, (key, _) in self._keys.items()}}
 
     def mask(self) -> int:
-        """Whether one is ready."""
         return selectors.EVENT_READ if self._is_ready() else 0
 
     def _is_ready(self) -> bool:
@@ -94,7 +93,7 @@ class Selector(selectors.BaseSelector, File):
         return ready or self._called() or (self._real is not None and bool(self._real.select(0)))
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Those that are ready, after waiting for one on the world's clock."""
+        """Return ready files, after waiting for one on the world's clock."""
         if timeout is None or timeout > 0:
             self.ground.scheduler.wait(self._is_ready, timeout)
         elif self._real is not None:
@@ -109,7 +108,6 @@ class Selector(selectors.BaseSelector, File):
         return found
 
     def leave(self) -> None:
-        """Forget all that are of the world."""
         self.ground.files.pop(self.number, None)
 
     def close(self) -> None:
@@ -119,8 +117,6 @@ class Selector(selectors.BaseSelector, File):
 
 
 class _Wakeup(File):
-    """As ``machine.Wakeup``."""
-
     def set(self) -> None:
         self.readable = True
 
@@ -132,7 +128,7 @@ class _Wakeup(File):
 
 
 class _Event:
-    """As ``threading.Event``, and as a ``machine.Latch``."""
+    """A ``threading.Event``, and a ``machine.Latch``."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -154,7 +150,7 @@ class _Event:
 
 
 class _Pool:
-    """As ``runtime.worker.Pool``: each job has a new thread, or the one that does everything. Disks take their time."""
+    """A ``runtime.worker.Pool``: each job has a new thread, or the one that does everything. Disks take their time."""
 
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
@@ -267,12 +263,11 @@ class Host(machine.Machine, Station):
         return cast(T, self._ops)
 
     def ahead_ns(self, now: float) -> int:
-        """How far its time of day is before the world's."""
+        """Return how far its time of day is ahead of the world's."""
         since, seconds, drift = self._ahead
         return round((seconds + drift * (now - since)) * 1e9)
 
     def set_clock(self, seconds: float, drift: float) -> None:
-        """Set its time of day."""
         self._ahead = self._scheduler.clock.now, seconds, drift
 
     # -- what befalls it ----------------------------------------------------------------------------------
@@ -285,7 +280,7 @@ class Host(machine.Machine, Station):
             each.stalled_until = math.inf
 
     def go_on(self, why: str) -> None:
-        """A reason to stand still is over."""
+        """Remove a reason to stand still."""
         self._holds.discard(why)
         if self._holds or not self.paused or self.killed:
             return
@@ -302,7 +297,7 @@ class Host(machine.Machine, Station):
             call()
 
     def _syncing(self) -> None:
-        """A sync of somebody who is not in a thread of the disk's makes all that this one drives wait."""
+        """Make everything that this thread drives wait for a sync outside of the disk's threads."""
         thread = threading.current_thread()
         if not self.disk.slow_s or self.at_work or (isinstance(thread, Thread) and thread.ends):
             return
@@ -316,7 +311,7 @@ class Host(machine.Machine, Station):
             self.go_on(WAITS_FOR_DISK)
 
     def tear(self) -> None:
-        """The process is killed in the midst of what its disk was to do, where one thread does everything."""
+        """Kill the process in the midst of its disk's jobs, where one thread does everything."""
         for lane in self.jobs:
             if lane.pending and self.ground.rng.random() < 0.5:
                 self._ops.changes_left = self.ground.rng.randint(0, TORN_MAX)
@@ -335,7 +330,7 @@ class Host(machine.Machine, Station):
 
 
 class _Executor(ThreadPoolExecutor):
-    """What a loop has slow calls made by: a new thread for each, which goes on when it is its turn."""
+    """The executor for slow calls of a loop: a new thread for each, which goes on when it is its turn."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(1)
@@ -347,7 +342,7 @@ class _Executor(ThreadPoolExecutor):
 
 @contextmanager
 def _on_the_clock(loop: Any, ground: Ground, start: Start) -> Iterator[None]:
-    """Have a loop wait on the world's clock."""
+    """Let a loop wait on the world's clock."""
     selector, executor = loop._selector, loop._default_executor
     host = cast(Host, machine.current())
     loop._selector = waiting = Selector(ground, selector, lambda: bool(loop._ready), host=host)
@@ -362,7 +357,7 @@ def _on_the_clock(loop: Any, ground: Ground, start: Start) -> Iterator[None]:
 
 
 def run_forever(ground: Ground, start: Start) -> Callable[[asyncio.BaseEventLoop], None]:
-    """What ``BaseEventLoop.run_forever`` is in a world."""
+    """Return the ``BaseEventLoop.run_forever`` of a world."""
     real = asyncio.BaseEventLoop.run_forever
 
     def run(loop: asyncio.BaseEventLoop) -> None:

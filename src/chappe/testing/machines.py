@@ -1,4 +1,4 @@
-"""Whether a machine that a chain is to replicate is deterministic: replicas are compared byte for byte."""
+"""Checks that a machine for a chain is deterministic: replicas are compared byte for byte."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def check_machine(
 
     The commands are done by a machine, by a second one, and by one that is restored in between from a snapshot, at
     several places; and by machines in other processes, in which sets of text have another order. Answers and states are
-    compared byte for byte. Then the queries are put, which may change nothing.
+    compared byte for byte. Then the queries are put, which must not change anything.
 
     Args:
         make: Makes a new machine: a class or function at the top of its module, so that other processes find it.
-        commands: At least one; those that make the machine raise something are welcome.
+        commands: At least one; include some that make the machine raise.
         queries: For ``read``.
 
     Raises:
-        AssertionError: The machine is not deterministic, or is not what its snapshot says; the text says where.
+        AssertionError: The machine is not deterministic, or differs from its snapshot; the text says where.
         UsageError: There is no command, or other processes do not find ``make``.
     """
     done = list(commands)
@@ -67,7 +67,7 @@ def check_machine(
 
 
 def answer(make: Callable[[], ReplicatedMachine]) -> None:
-    """In another process: do what comes, and say what came of it."""
+    """Carry out requests, in another process, and send the outcomes."""
     commands = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[bytes])
     sys.stdout.buffer.write(msgspec.msgpack.encode(_do(make(), commands)))
 

@@ -22,8 +22,6 @@ def _port_of(endpoint: str) -> str:
 
 
 class _Socket(Socket):
-    """What all kinds have in common."""
-
     tells_once = True
 
     def __init__(self, host: Station) -> None:
@@ -167,7 +165,7 @@ class _Listening(_Socket):
 
 
 class _Publishing(_Socket):
-    """XPUB: what nodes publish on, what they send beacons with, and what a tower hands them on with."""
+    """XPUB: the socket on which nodes publish and send beacons, and a tower hands these on."""
 
     def __init__(self, host: Station) -> None:
         super().__init__(host)
@@ -226,7 +224,7 @@ class _Publishing(_Socket):
             self.dialled_gone(link)
 
     def dialled_gone(self, link: SimLink) -> None:
-        """Who was dialled has closed the connection for good."""
+        """Note that a dialled publisher has closed the connection for good."""
         for port, dialled in self._dials.items():
             if dialled is link:
                 self._dials[port] = None
@@ -263,7 +261,7 @@ class _Publishing(_Socket):
 
 
 class RoutedConnection:
-    """What a DEALER or a PUSH has to one socket: dialled again when it breaks; then it is another one there."""
+    """A DEALER's or PUSH's connection to one socket; dialled again when it breaks, it is another one there."""
 
     def __init__(self, net: Net, asker: _Asking, port: str) -> None:
         self._net = net
@@ -277,7 +275,7 @@ class RoutedConnection:
         self.down: Pipe | None = None
 
     def ask(self, frames: list[bytes]) -> None:
-        """Send something now, or once somebody is there. Raises Again if there is no room."""
+        """Send a message now, or once somebody is there. Raises Again if there is no room."""
         if len(self._unsent if self.up is None else self.up) >= ASKED_MAX:
             raise zmq.Again
         if self._bad_luck():
@@ -288,7 +286,6 @@ class RoutedConnection:
             self._dial()
 
     def reply(self, frames: list[bytes]) -> None:
-        """Send something back."""
         if self.down is not None and not self._bad_luck():
             self.down.send(frames)
         else:
@@ -318,21 +315,20 @@ class RoutedConnection:
         self._net.clock.after(self._net.clock.rng.uniform(*REDIAL_S), self._dial)
 
     def break_(self) -> None:
-        """It breaks, and everything that is under way is lost."""
+        """Break the connection, and lose everything that is under way."""
         if self.up is not None:
             self.up.close()
             self.close()
             self._redial()
 
     def close(self) -> None:
-        """The asker has closed it: what it has sent still arrives."""
         if self.router is not None and self.down is not None:
             self.down.close()
             del self.router.clients[self.name], self._net.connections[self]
             self.router = self.up = self.down = None
 
     def pipe(self, source: str) -> Pipe | None:
-        """What carries what a host of this name sends."""
+        """Return the pipe for messages of a host."""
         return self.up if source == self.asker.name else self.down
 
     def _bad_luck(self) -> bool:
@@ -358,8 +354,6 @@ class _Asking(_Socket):
 
 
 class _Answering(_Socket):
-    """ROUTER, which answers questions."""
-
     def __init__(self, host: Station) -> None:
         super().__init__(host)
         self.clients: dict[bytes, RoutedConnection] = {}
@@ -372,11 +366,10 @@ class _Answering(_Socket):
         self.net.routers[self.port] = self  # type: ignore[assignment]
 
     def room(self) -> int:
-        """How many answers may be on the way to one client."""
+        """Return how many answers may be on the way to one client."""
         return self.net.queue_max if self._mandatory else ASKED_MAX
 
     def asked(self, client: bytes, frames: list[bytes]) -> None:
-        """A client has sent something."""
         self.arrived([client, *frames])
 
     def send_multipart(self, frames: Sequence[bytes], flags: int = 0, copy: bool = True) -> None:

@@ -1,11 +1,11 @@
-"""Who goes on when: threads, members and the network of a test share one clock, which jumps when nobody can go on.
+"""Turns of threads: threads, members and the network of a test share one clock, which jumps when nobody can go on.
 
 One at a time goes on. A thread of the test or of the program does until it waits for something of chappe's. Then comes
-a thread whose wait is over, else what the network has to deliver and the members have to do, and where there is nothing
-of that, the clock jumps to when there is. A waiting thread does this work itself, so most tests need no other one.
+a thread whose wait is over, else due work of the network and the members, and where there is none,
+the clock jumps to when there is. A waiting thread does this work itself, so most tests need no other one.
 
-A thread that waits for something else (a queue, a socket of somebody else's) is waited for in real time for a little,
-then the others go on without it. While no thread at all waits for chappe, the clock goes as the real one does.
+A thread that waits for something else (a queue, a foreign socket) is waited for in real time for a little,
+then the others go on without it. While no thread waits for chappe, the clock goes as the real one does.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class Killed(BaseException):
 
 
 class _Waiter:
-    """A thread that waits."""
-
     def __init__(self, until: Callable[[], bool], deadline: float) -> None:
         self.until = until
         self.deadline = deadline
@@ -48,15 +46,12 @@ class _Waiter:
         self.thread = threading.current_thread()
 
     def is_over(self, now: float) -> bool:
-        """Whether it is to wait no longer."""
         if getattr(self.thread, "paused", False):
             return False
         return now >= self.deadline or self.until() or getattr(self.thread, "killed", False)
 
 
 class _Place:
-    """What is known of a member."""
-
     def __init__(self, member: LoopMember) -> None:
         self.asked = True
         self.at = math.inf  # when to look at it
@@ -66,7 +61,6 @@ class _Place:
 
     @property
     def paused(self) -> bool:
-        """Whether its host stands still."""
         return getattr(self._host, "paused", False)
 
 
@@ -75,12 +69,11 @@ class Files(Protocol):
 
     changes: int
 
-    def is_ready(self, number: int) -> bool:
-        """Whether a descriptor is ready for something."""
+    def is_ready(self, number: int) -> bool: ...
 
 
 class Scheduler:
-    """One for each world.
+    """The turns of one world.
 
     Args:
         clock: Of the world.
@@ -119,22 +112,21 @@ class Scheduler:
     # -- time -----------------------------------------------------------------------------------------
 
     def is_outside(self) -> bool:
-        """Whether this thread was there before the world."""
+        """Return True if this thread was there before the world."""
         return threading.get_ident() in self.outside
 
     def monotonic(self) -> float:
-        """As ``time.monotonic``."""
         return monotonic() if self.is_outside() else self._began + self.clock.now
 
     def time_ns(self) -> int:
-        """As ``time.time_ns``, on the host of this thread."""
+        """Return ``time.time_ns`` on the host of this thread."""
         if self.is_outside():
             return time_ns()
         ahead_ns: Callable[[float], int] = getattr(machine.current(), "ahead_ns", _not_ahead)
         return self._began_ns + int(self.clock.now * 1e9) + ahead_ns(self.clock.now)
 
     def sleep(self, seconds: float) -> None:
-        """As ``time.sleep``, and at once."""
+        """Sleep on the world's clock, in no real time."""
         if self.is_outside():
             sleep(seconds)
         else:
@@ -162,12 +154,12 @@ class Scheduler:
     ask_soon = ask
 
     def end(self) -> None:
-        """No member is left; the world goes on."""
+        """Do nothing: no member is left, but the world goes on."""
 
     # -- waiting --------------------------------------------------------------------------------------
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Have this thread wait, and meanwhile have all others go on; returns what ``until()`` is at the end.
+        """Let this thread wait, and all others go on meanwhile; return the value of ``until()`` at the end.
 
         Raises:
             NothingHappens: Too long has passed in vain.
@@ -190,7 +182,7 @@ class Scheduler:
 
     @contextmanager
     def alone(self, host: Any) -> Iterator[None]:
-        """What is done in the ``with`` is done while nobody drives, and no slow call of ``host`` is under way."""
+        """Run the ``with`` while nobody drives, and no slow call of ``host`` is under way."""
         while True:
             self.wait(lambda: not _calls(host))
             with self._change:
@@ -206,7 +198,7 @@ class Scheduler:
                 self._change.notify_all()
 
     def run_now(self) -> None:
-        """Have done what can be done without time passing; for an event loop that does not wait."""
+        """Do all that can be done without time passing; for an event loop that does not wait."""
         self._drive(lambda: not self._do_now())
 
     def _drive_or_rest(self, waiter: _Waiter) -> None:
@@ -238,7 +230,7 @@ class Scheduler:
                 self._change.notify_all()
 
     def _others_go_on(self) -> bool:
-        """Whether a thread does something that is not known to wait for something else."""
+        """Return True if a thread is busy that is not known to wait for something else."""
         waiting = [each.thread for each in self._waiters if not each.goes] + [self._ticker]
         frames, now = sys._current_frames(), monotonic()
         stands: dict[threading.Thread, tuple[object, float]] = {}
@@ -252,14 +244,13 @@ class Scheduler:
         return any(now - since <= STUCK_S for _, since in stands.values())
 
     def told(self) -> None:
-        """A thread has ended."""
         with self._change:
             self._change.notify_all()
 
     # -- what the one who drives does -----------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Do one thing; False if it was to let a thread go on."""
+        """Do one thing; return False if it was to let a thread go on."""
         if self._let_go_on():
             return False
         if not self._do_now():
@@ -275,7 +266,7 @@ class Scheduler:
         return False
 
     def _do_now(self) -> bool:
-        """Have the network and the members do what is due; whether there was something."""
+        """Do due work of the network and the members; return whether there was any."""
         self._steps += 1
         events = self.clock.events
         self.clock.run(self.clock.now + STEP_S)
@@ -321,7 +312,7 @@ class Scheduler:
         self.clock.run(to)
 
     def _tick(self) -> None:
-        """Where no thread waits for chappe, let time pass as it really does."""
+        """Let time pass as it really does, where no thread waits for chappe."""
         seen = -1
         while not self._ended.wait(TICK_S):
             if self._steps == seen and not self._driving:
@@ -352,16 +343,14 @@ class Thread(threading.Thread):
 
     @property
     def killed(self) -> bool:
-        """Whether its host was."""
         return bool(self.host.killed)
 
     @property
     def paused(self) -> bool:
-        """Whether its host is, and it waits for more than the system."""
+        """True if its host is, and it waits for more than the system."""
         return bool(self.host.paused) and not self.ends
 
     def run(self) -> None:
-        """Do the work."""
         machine.drive(self.host)
         try:
             if not self.killed:
@@ -384,7 +373,7 @@ def _not_ahead(now: float) -> int:
 
 
 def _calls(host: Any) -> bool:
-    """Whether a slow call of its members is under way."""
+    """Return True if a slow call of a host's members is under way."""
     return any(isinstance(each, Thread) and each.ends and each.host is host for each in threading.enumerate())
 
 

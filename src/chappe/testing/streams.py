@@ -17,17 +17,15 @@ _CLOSED: Final = "the peer closed the connection"
 
 
 def new_stream(host: Station) -> socket.socket:
-    """One that can be connected."""
     return cast(socket.socket, _Stream(host))
 
 
 def new_listener(host: Station, port: int) -> socket.socket:
-    """One that listens, at any free port if ``port`` is 0. Raises OSError."""
     return cast(socket.socket, _Listener(host, port))
 
 
 def _port(number: int) -> int:
-    """The port of a socket: who dials has one of those that systems give away, by its file."""
+    """Return the port of a socket: one that dials has one of those that systems give away, by its file."""
     return number if number < FIRST_FILE else 32_768 + number % 28_232
 
 

@@ -34,7 +34,7 @@ BY_TEST: Final = "test"  # why a host stands still
 
 
 class _Outcome(Future[Any]):
-    """What a program returns; waiting for it takes no time."""
+    """The result of a program; waiting for it takes no time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -42,27 +42,26 @@ class _Outcome(Future[Any]):
         self.asked = False
 
     def result(self, timeout: float | None = None) -> Any:
-        """As of every future."""
         self.asked = True
         self._scheduler.wait(self.done, timeout)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As of every future."""
         self.asked = True
         self._scheduler.wait(self.done, timeout)
         return super().exception(0)
 
 
 class World:
-    """Where all of chappe that is made meanwhile lives. Use it in a ``with``, or as the fixture ``chappe_world``.
+    """A world in which all parts of chappe live that are made meanwhile. Use it in a ``with``, or as the fixture
+    ``chappe_world``.
 
     Towers, stores, producers, consumers, endpoints and data stores are the real ones, on sockets of the simulator's
     network. Files are real; syncs take no time. ``time.sleep``, ``time.time`` and ``time.monotonic``, and the loops of
     asyncio, go by the clock of the world, which jumps ahead when everybody waits.
 
     Args:
-        directory: Where members keep what they would keep in the user's data directory.
+        directory: Replaces the user's data directory for members.
         seed: Of the delays in the network, and of the faults of disks.
         rough: Whether the network is slow and uneven, and has little room on the way, so that queues and windows are
             full now and then; how much of that there is is drawn from the seed.
@@ -120,7 +119,7 @@ class World:
         return self._scheduler.clock.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: what is due until then happens."""
+        """Let time pass, with everything that is due until then."""
         self._scheduler.since = self.now + seconds
         self._scheduler.wait(lambda: False, seconds)
 
@@ -146,7 +145,7 @@ class World:
         self.host(name).set_clock(seconds, drift)
 
     def be_patient(self, seconds: float) -> None:
-        """Let whoever waits in vain wait so long, ten minutes by default, until NothingHappens is raised."""
+        """Wait so long in vain, ten minutes by default, until NothingHappens is raised."""
         self._scheduler.patience_s = seconds
 
     # -- who lives here ---------------------------------------------------------------------------------
@@ -159,7 +158,7 @@ class World:
 
     @contextmanager
     def on(self, name: str) -> Iterator[None]:
-        """What is made in the ``with`` is made on the host ``name``, which can be cut off and killed."""
+        """Make everything in the ``with`` on the host ``name``, which can be cut off and killed."""
         before = machine.drive(self.host(name))
         try:
             yield
@@ -167,9 +166,9 @@ class World:
             machine.drive(before)
 
     def start(self, program: Callable[..., Any], *args: Any, host: str = HERE, **options: Any) -> Future[Any]:
-        """Have a thread of a host run ``program(*args, **options)``, which ends with the test at the latest.
+        """Run ``program(*args, **options)`` on a thread of a host; it ends with the test at the latest.
 
-        The future tells what it returns. What it raises fails the test, unless the future was asked.
+        The future has its result. An exception fails the test, unless the future was asked.
         """
         with self.on(host):
             made = self._start(program, *args, **options)
@@ -196,12 +195,12 @@ class World:
     # -- faults -----------------------------------------------------------------------------------------
 
     def kill(self, name: str, *, power_cut: bool = False) -> None:
-        """End all that runs on a host as ``kill -9`` does. What is made there afterwards is another life of it.
+        """End everything on a host as ``kill -9`` does. Members made there afterwards are another life of it.
 
         Args:
             name: Of the host.
-            power_cut: Whether its machine loses power, too: what was written to its disk and not synced is lost then,
-                or some of it.
+            power_cut: Whether its machine loses power, too: writes to its disk that were not synced are lost then,
+                or some of them.
         """
         host = self._hosts.pop(name, None)
         if host is None:
@@ -215,7 +214,6 @@ class World:
             self.disk(name).cut_power()
 
     def _end(self, host: Host) -> None:
-        """End one life of a host."""
         before = machine.drive(host)
         try:
             host.killed = True
@@ -233,14 +231,14 @@ class World:
             machine.drive(before)
 
     def pause(self, name: str) -> None:
-        """Have all that runs on a host stand still, as SIGSTOP does: nobody is told, and what comes waits for it.
+        """Stop everything on a host, as SIGSTOP does: nobody is told, and messages wait for it.
 
         A thread of another host that uses its members goes on; so start the host's programs with ``start``.
         """
         self.host(name).hold(BY_TEST)
 
     def resume(self, name: str) -> None:
-        """Have a host go on that was paused."""
+        """Let a paused host go on."""
         self.host(name).go_on(BY_TEST)
 
     def disk(self, name: str = HERE) -> Disk:
@@ -250,12 +248,12 @@ class World:
         return self._disks[name]
 
     def cut(self, one: str, other: str, *, one_way: bool = False) -> None:
-        """Nothing passes between two hosts, and nobody is told.
+        """Let nothing pass between two hosts; nobody is told.
 
         Args:
             one: The name of a host.
             other: The name of another.
-            one_way: Whether only what ``one`` sends to ``other`` is lost; new connections need both directions.
+            one_way: Whether only messages from ``one`` to ``other`` are lost; new connections need both directions.
         """
         if one_way:
             self._cut_one_way(one, other)
@@ -289,7 +287,7 @@ class World:
             side.mute = side.mute or side.host.name == source
 
     def mend(self) -> None:
-        """Everybody reaches everybody again. Connections that were cut are lost: members dial again."""
+        """End all cuts. Connections that were cut are lost: members dial again."""
         net = self._ground.net
         net.mend()
         for publisher in dict.fromkeys(net.publishers.values()):
@@ -333,12 +331,12 @@ class Log:
             producer.flush(timeout)
 
     def read(self, topic: str, timeout: float = 10.0) -> list[Record]:
-        """All that is stored. Raises TimedOut."""
+        """Return all stored records. Raises TimedOut."""
         with Consumer(topic) as consumer:
             return list(consumer.to_end(timeout))
 
     def wait_for(self, topic: str, count: int, timeout: float = 10.0) -> list[Record]:
-        """The first ``count`` records of a topic, as soon as they are there.
+        """Return the first ``count`` records of a topic, as soon as they are there.
 
         Raises:
             AssertionError: There are fewer within ``timeout`` seconds.

@@ -34,7 +34,7 @@ class TowerAddress:
 
     @classmethod
     def parse(cls, text: str) -> TowerAddress:
-        """``[NAME@]HOST[:SUBPORT[:PUBPORT]]``; defaults as the original's, PUBPORT is SUBPORT + 1. 0: any free port.
+        """Parse ``[NAME@]HOST[:SUBPORT[:PUBPORT]]``; the original's defaults, PUBPORT is SUBPORT + 1. 0: any free port.
 
         Raises:
             UsageError: It is not of that form.
@@ -61,7 +61,7 @@ class TowerAddress:
 
     @classmethod
     def parse_many(cls, text: str) -> list[TowerAddress]:
-        """Several that are dialled, separated by commas. Raises UsageError also for what can only be listened at."""
+        """Parse addresses to dial, separated by commas. Raises UsageError also for those that can only listen."""
         found: list[TowerAddress] = []
         for each in text.split(",") if isinstance(text, str) else [text]:
             found.append(made := cls.parse(each))
@@ -89,7 +89,7 @@ class ForwarderAddress:
 
     @classmethod
     def parse(cls, text: str) -> ForwarderAddress:
-        """``[NAME@]HOST[:PORT]``, where the other two ports follow, or ``HOST:PORT:PORT:PORT``. 0: any free port.
+        """Parse ``[NAME@]HOST[:PORT]``, where the other two ports follow, or ``HOST:PORT:PORT:PORT``. 0: any free port.
 
         Raises:
             UsageError: It is not of that form.
@@ -108,7 +108,7 @@ class ForwarderAddress:
 
     @classmethod
     def parse_many(cls, text: str | Sequence[str]) -> list[ForwarderAddress]:
-        """Several that are dialled, separated by commas or one by one; else as ``TowerAddress.parse_many``."""
+        """Parse several that are dialled, separated by commas or in a list; else like ``TowerAddress.parse_many``."""
         found: list[ForwarderAddress] = []
         for each in text.split(",") if isinstance(text, str) else text if isinstance(text, Iterable) else [text]:
             found.append(made := cls.parse(each))
@@ -130,18 +130,18 @@ class ForwarderAddress:
 
 
 def named(text: str) -> tuple[str, str]:
-    """The name of an identity before an ``@``, and the rest; what is no name stays in front of the rest."""
+    """Split the name of an identity before an ``@`` from the rest; an invalid name stays in the rest."""
     name, at, rest = text.partition("@")
     return (name, rest) if at and _NAMES.fullmatch(name) else ("", text)
 
 
 def is_dialled(host: str) -> bool:
-    """Return True if ZeroMQ can connect to a host of this name or address; one that only listens may also be ``*``."""
+    """Return True if ZeroMQ can connect to a host of this name or address; listening also takes ``*``."""
     return _DIALLED.fullmatch(host) is not None
 
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int = 0, gate: Gate | None = None) -> int:
-    """Bind to ``host``, letting in whom a ``gate`` lets in; returns the port.
+    """Bind to ``host``; a ``gate`` decides who is let in. Return the port.
 
     Raises AddressInUse or UsageError with what to do.
     """
@@ -165,7 +165,7 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int = 0, gate: Gate | None 
 
 
 def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> None:
-    """Bind; where we listened before wait until ZeroMQ's own thread has let go of what we have closed."""
+    """Bind; at an earlier address of ours, wait until ZeroMQ's own thread has released the closed socket."""
     patient_until = time.monotonic() + CLOSES_S if (host, port) in _ours else -math.inf
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What one socket has dialled: with keys each connection has its own, and one that was refused is tried again.
+"""The connections that one socket dials: with keys one for each endpoint, and a refused one is tried again.
 
 ZeroMQ dials again where nobody answers, but gives up where it was refused: with another key, by permissions that do not
 know us yet, by a socket without keys. So refusals are heard from the socket's monitor, told once, and tried again.
@@ -50,7 +50,7 @@ class Dialled:
     Args:
         gate: None for plain ones.
         report: Told of refusals.
-        verb: What who is dialled has to be allowed.
+        verb: The right that a peer needs.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Dialled:
         self._monitor = None if gate is None else monitor_of(sock, _HEARD)
 
     def connect(self, endpoint: str) -> None:
-        """Dial; raises ZMQError for an address that is none. Whom we may not dial we do as soon as we may."""
+        """Dial; raises ZMQError for an invalid address. A forbidden peer is dialled as soon as it is allowed."""
         if self._gate is None:
             where, name = identity_of(endpoint)
             if name:
@@ -93,14 +93,14 @@ class Dialled:
                 self._sock.disconnect(each)
 
     def listen(self) -> zmq.Socket[bytes] | None:
-        """Hear of refusals without keys, too: what to watch, and when to ``look``. None where there is a gate."""
+        """Report refusals without keys, too: return the socket to watch, for ``look``. None where there is a gate."""
         if self._gate is not None:
             return None
         self._monitor = monitor_of(self._sock, _HEARD | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return self._monitor
 
     def look(self) -> bool:
-        """What is to be done once a second; returns whether anything was refused since the last time."""
+        """Do the work of each second; return whether anything was refused since the last time."""
         refused = self._hear()
         if self._gate is None:
             return refused
@@ -118,7 +118,6 @@ class Dialled:
         return refused
 
     def close(self) -> None:
-        """Before the socket is closed."""
         if self._monitor is not None:
             self._sock.disable_monitor()
             self._monitor.close()
@@ -148,7 +147,6 @@ class Dialled:
                 pass  # ZeroMQ gave it up
 
     def _hear(self) -> bool:
-        """Take what the monitor says."""
         refused = False
         while self._monitor is not None and self._monitor.poll(0):
             what, endpoint = self._monitor.recv_multipart()

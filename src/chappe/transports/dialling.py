@@ -15,7 +15,7 @@ _UNDER_WAY: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Attempt:
-    """One attempt to connect to ``host`` and ``port``; ``sock`` is what is being connected now."""
+    """One attempt to connect to ``host`` and ``port``; ``sock`` is being connected now."""
 
     __slots__ = ("_machine", "_targets", "host", "number", "port", "reason", "sock", "until")
 
@@ -48,7 +48,7 @@ class Attempt:
             self.reason = f"the name {self.host} is not known ({text.lower()})"
 
     def connect_next(self, now: float) -> bool:
-        """Begin with the next address; False, and ``reason``, if there is none left."""
+        """Begin with the next address; return False, and set ``reason``, if there is none left."""
         self.abandon()
         while self._targets:
             family, address = self._targets.pop(0)
@@ -68,7 +68,7 @@ class Attempt:
         return False
 
     def finish(self) -> socket.socket | None:
-        """The socket is writable: returns it if it is connected, else None and ``reason``."""
+        """Return the writable socket if it is connected, else None, and set ``reason``."""
         assert self.sock is not None
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if not code:
@@ -84,7 +84,6 @@ class Attempt:
         return sock
 
     def abandon(self) -> None:
-        """Close what is being connected."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None

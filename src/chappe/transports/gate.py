@@ -1,8 +1,8 @@
 """CURVE on ZeroMQ's sockets: who is let in, and with whose key one dials.
 
 A socket that listens lets in who has the CURVE key of an identity in the permissions, if that has neither expired nor
-been revoked. A socket that dials knows beforehand which identity is to be there: an endpoint names it (``tcp://h:1#hub``)
-and the permissions know its key. Who names somebody else gains nothing, as he lacks the key.
+been revoked. A socket that dials knows beforehand which identity is to be there: an endpoint names it
+(``tcp://h:1#hub``) and the permissions know its key. Who names somebody else gains nothing, as he lacks the key.
 
 ZeroMQ asks a handler at a fixed address of its context (ZAP, RFC 27). Sockets with keys have a context of their own, so
 that a handler of the program around us and ours do not meet; and they enforce their domain: without a handler that
@@ -39,13 +39,13 @@ from chappe.transports.refusals import RefusalLog
 
 @contextmanager
 def doubled(descriptor: int) -> Iterator[socket.socket]:
-    """The socket behind a descriptor, which stays as it is.
+    """Yield the socket behind a descriptor, which stays as it is.
 
     Other threads go on meanwhile: it may have ended, and something else, a file that is locked, say, may have its
-    number. So nothing of it is kept whatever happens.
+    number. So nothing of it is kept in any case.
 
     Raises:
-        OSError: It has ended, or is no socket.
+        OSError: It has ended, or is not a socket.
     """
     found = os.dup(descriptor)
     try:
@@ -73,7 +73,7 @@ DESCRIPTORS: Final = ("/proc/self/fd", "/dev/fd")  # of this process, on Linux a
 
 
 class Gate:
-    """What the sockets of one identity need; shared by all of a process."""
+    """The state that all sockets of one identity share; one for a process."""
 
     def __init__(self, keys: Keys, domain: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.keys = keys
@@ -99,16 +99,15 @@ class Gate:
         self.groups = watched_groups(keys.directory)
 
     def decisions(self) -> Decisions:
-        """What the permissions in force decide."""
         return self._decisions
 
     @property
     def refused(self) -> int:
-        """Connections that were refused, and what those who were let in wanted and may not."""
+        """The number of refused connections, and of requests that identities which were let in may not make."""
         return self.refusals.count
 
     def require(self, verb: str, topic: str, *, prefix: bool = False) -> None:
-        """Raise NotPermitted if we ourselves may not do this with a topic, or with all that begin so."""
+        """Raise NotPermitted if we ourselves may not do this with a topic, or with a whole prefix."""
         decisions = self._decisions
         if decisions.may_all(self.name, (verb,), topic) if prefix else decisions.may(self.name, (verb,), topic):
             return
@@ -116,7 +115,7 @@ class Gate:
         raise NotPermitted(f"{LogRefusal(self.name, verb, topic, why, prefix)}; {self._remedy}")
 
     def require_server(self, name: str, verb: str, topic: str, *, prefix: bool = False) -> None:
-        """Raise NotPermitted if one whom we dial may do this with no topic that we are about."""
+        """Raise NotPermitted if a peer that we dial may do this with none of our topics."""
         decisions = self._decisions
         if decisions.scopes(name, (verb,), topic) if prefix else decisions.may(name, (verb,), topic):
             return
@@ -146,7 +145,7 @@ class Gate:
             self._watched.offer(raw)
 
     def offer_keys(self, group: str, raw: bytes) -> None:
-        """The same of the keys of a group; those of several may come at once."""
+        """Take keys of a group that another member hands on; those of several may come at once."""
         now = time.monotonic()
         if now >= self._keys_offered_at + 1.0:
             self._keys_offered, self._keys_offered_at = 0, now
@@ -160,7 +159,7 @@ class Gate:
 
     @property
     def version(self) -> int:
-        """Of the permissions in force."""
+        """The version of the permissions in force."""
         return self._watched.permissions.version
 
     @property
@@ -169,7 +168,7 @@ class Gate:
         return f"whoever signs {path} can allow it, by version {self.version} it is not"
 
     def check(self) -> None:
-        """Raise UsageError if we are not who we want to be."""
+        """Raise UsageError if we do not have the identity that we want."""
         self.look()
         ours = self._watched.holder(self._own.public)
         where = permissions_file(self.keys.directory)
@@ -179,7 +178,7 @@ class Gate:
             raise UsageError(f"{self.keys.place} has the keys of {ours.name}, by {where}")
 
     def listen(self, sock: zmq.Socket[bytes]) -> None:
-        """Have a socket let in only who may; before it is bound."""
+        """Let a socket admit only identities that may come in; before it is bound."""
         for option, value in (
             (zmq.CURVE_SERVER, 1),
             (zmq.CURVE_SECRETKEY, self._own.secret),
@@ -190,7 +189,7 @@ class Gate:
             sock.setsockopt(option, value)
 
     def admit_plain(self, sock: zmq.Socket[bytes]) -> None:
-        """Have what a socket binds and dials from now on be plain; what it has bound so far keeps its keys."""
+        """Let the socket bind and dial without keys from now on; endpoints bound so far keep their keys."""
         sock.setsockopt(zmq.CURVE_SERVER, 0)
         sock.setsockopt(zmq.ZAP_DOMAIN, PLAIN)
 
@@ -201,10 +200,10 @@ class Gate:
             self._listening.append(made)
 
     def dial(self, sock: zmq.Socket[bytes], endpoint: str, verb: str = "") -> str:
-        """Have a socket's next connection be to the identity that ``endpoint`` names; returns what to connect to.
+        """Prepare a socket's next connection to the identity that ``endpoint`` names; return where to connect.
 
         Raises:
-            UsageError: It names nobody, or one that is not in force or may not do what ``verb`` says.
+            UsageError: It names no identity, or one that is not in force or lacks the right ``verb``.
         """
         where, name = identity_of(endpoint)
         permissions = self._watched.permissions
@@ -225,14 +224,14 @@ class Gate:
         return where
 
     def server(self, verb: str, host: str, name: str) -> str:
-        """The name of who is to be dialled at a host. Raises UsageError if that is not clear."""
+        """Return the identity to dial at a host. Raises UsageError if that is not clear."""
         found = self._watched.permissions.server(verb, host, datetime.now(UTC), name)
         if isinstance(found, Identity):
             return found.name
         raise UsageError(f"{host} cannot be dialled: {found} ({permissions_file(self.keys.directory)})")
 
     def decide(self, public: bytes, address: str) -> Identity | None:
-        """Let somebody in, or count and log him."""
+        """Return the identity to let in, or None, and count and log the refusal."""
         found = self._watched.holder(public)
         if isinstance(found, Identity):
             self._admitted.add(public)
@@ -241,21 +240,21 @@ class Gate:
         return None
 
     def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> LogRefusal | None:
-        """Why an identity may not do this with a topic, or all that begin so; None if it may."""
+        """Return why an identity may not do this with a topic, or a whole prefix; None if it may."""
         found = self._watched.permissions.decide(name, verb, topic, datetime.now(UTC), subtree=subtree)
         return None if found.allowed else LogRefusal(name, verb, topic[:SHOWN], found.why, subtree)
 
     def refuse(self, refusal: LogRefusal) -> None:
-        """Count and log that somebody who was let in asked for what is not allowed."""
+        """Count and log a forbidden request of an identity that was let in."""
         self.refusals.add_refusal(refusal)
 
     def look(self) -> None:
-        """Take a newer file, and cut off those who may not be here any more."""
+        """Take a newer file, and cut off identities that may not be here any more."""
         with self._looking:
             self._look()
 
     def hear(self) -> None:
-        """Count those who did not come so far that ZeroMQ asked who they are; in the handler's thread alone."""
+        """Count handshakes that failed before ZeroMQ asked for an identity; in the handler's thread alone."""
         now = time.monotonic()
         with self._lock:
             listening = self._listening
@@ -296,7 +295,7 @@ class Gate:
 
 @dataclass(slots=True)
 class _BoundSocket:
-    """A socket that is bound, and what tells of handshakes that failed there."""
+    """A socket that is bound, and the monitor of its failed handshakes."""
 
     sock: zmq.Socket[bytes]
     port: int
@@ -305,7 +304,7 @@ class _BoundSocket:
 
 
 def monitor_of(sock: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
-    """What tells of a socket's handshakes. Without a bound: at it ZeroMQ would wait, and with it all sockets."""
+    """Return the monitor of a socket's handshakes, without a bound: at one ZeroMQ would wait, with all sockets."""
     where = f"inproc://chappe-monitor-{next(_monitors)}"
     sock.monitor(where, events)
     made: zmq.Socket[bytes] = sock.context.socket(zmq.PAIR)
@@ -346,7 +345,6 @@ class _ZapHandler:
         threading.Thread(target=self._run, name="chappe-gate", daemon=True).start()
 
     def gate(self, keys: Keys) -> Gate:
-        """The one for these keys."""
         found = self.gates.get(keys)
         if found is None:
             domain = f"chappe-{next(self._domains)}"
@@ -378,7 +376,7 @@ class _ZapHandler:
                         logger.exception("the permissions in %s could not be looked at", gate.keys.directory)
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        """Status, text and user id."""
+        """Return status, text and user id."""
         if frames[2:3] == [PLAIN] and frames[5:] == [b"NULL"]:
             return [b"200", b"", b""]
         if len(frames) != 7 or frames[0] != b"1.0" or frames[5] != b"CURVE":
@@ -396,7 +394,7 @@ _forks = [0]
 
 
 def gate_of(keys: Keys | None) -> Gate | None:
-    """What sockets of this identity need; None for plain ones.
+    """Return the gate of sockets of this identity; None for plain ones.
 
     Raises:
         UsageError: Its files are missing or wrong, or the permissions do not have it.
@@ -440,10 +438,10 @@ def keys_of(security: LogSecurity) -> Keys | None:
 
 
 def user_of(frame: zmq.Frame) -> str:
-    """The identity that a message comes from, over a connection that was let in here; empty if nobody knows.
+    """Return the identity that a message comes from, over a connection that was let in here; empty if unknown.
 
-    Where nobody was asked, at plain sockets and where we dial, the other end may name itself as it likes. So what was
-    let in is marked by a word that no other program knows.
+    Where no handler was asked, at plain sockets and where we dial, the other end may give itself any name. So admitted
+    identities are marked by a word that no other program knows.
     """
     try:
         return str(frame.get("User-Id")) if frame.get(MARK) == _word else ""
@@ -452,7 +450,7 @@ def user_of(frame: zmq.Frame) -> str:
 
 
 def sender_of(frames: list[zmq.Frame]) -> str:
-    """The identity that a message came from, of a socket with keys; empty for what ZeroMQ says of who has left."""
+    """Return the sender's identity, at a socket with keys; empty for ZeroMQ's notice of one that has left."""
     return user_of(frames[-1])
 
 

@@ -15,17 +15,16 @@ LONGEST_S: Final = 0.001  # ... or as many as there are so long after the first
 
 
 class LinkWriter(Protocol):
-    def flush(self, effect: Flush) -> None:
-        """Write to one of them."""
+    def flush(self, effect: Flush) -> None: ...
 
     def look_again_at(self, due: float) -> None:
         """Call ``WriteGatherer.at_once`` then, monotonic seconds, if its ``due`` still says so."""
 
 
 class WriteGatherer:
-    """Gathers what waits for sockets, so that each is written to once for many messages; the node's lock is held.
+    """Gathers messages for sockets, so that each is written to once for many; the node's lock is held.
 
-    Order is the business of the outboxes: whichever call writes to a socket, everything put there before leaves too.
+    Outboxes keep the order: whichever call writes to a socket, everything put there before leaves too.
 
     Args:
         writer: Has the sockets.
@@ -55,7 +54,7 @@ class WriteGatherer:
         self._held = False
 
     def add(self, flushes: Sequence[Flush], size: int = 0) -> None:
-        """A message of so many bytes waits for these sockets; ``soon`` or ``at_once`` follows."""
+        """Note a message of so many bytes for these sockets; ``soon`` or ``at_once`` follows."""
         if flushes:
             self._count += 1
             self._bytes += size
@@ -65,7 +64,7 @@ class WriteGatherer:
                     self._waiting[each.link] = each
 
     def soon(self, now: float) -> None:
-        """Nobody waits for what was added last: it may leave with what follows."""
+        """Let the last message leave with later ones, as nobody waits for it."""
         quick = now < self._asked_at + GAP_S
         self._asked_at = now
         if not quick or self._count >= self._many or self._bytes >= self._bytes_max or now >= self.due:
@@ -76,7 +75,6 @@ class WriteGatherer:
             self._writer.look_again_at(self.due)
 
     def at_once(self) -> None:
-        """Write all that was added."""
         if self._held:
             return
         self.many = self._count > 1

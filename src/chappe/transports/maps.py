@@ -44,7 +44,7 @@ class MapAddress:
 
     @classmethod
     def parse(cls, text: str, usual: int = MAP_PORT, what: str = "a map server") -> MapAddress:
-        """``[NAME@]HOST[:PORT]``; the ``usual`` port by default, the Guide's, 0: any. Raises UsageError."""
+        """Parse ``[NAME@]HOST[:PORT]``; the ``usual`` port by default, the Guide's, 0: any. Raises UsageError."""
         name, address = named(text.strip().removeprefix("tcp://"))
         host, mark, port = address.partition(":")
         try:
@@ -56,7 +56,7 @@ class MapAddress:
         return cls(host or TOWER_HOST, number, name)
 
     def endpoint(self, offset: int) -> str:
-        """Where a socket connects to: 0 for snapshots, 1 for updates, 2 for writes; and who is to be there."""
+        """Return the endpoint to connect to, and its identity: offset 0 for snapshots, 1 for updates, 2 for writes."""
         return f"tcp://{self.host}:{self.port + offset}{'#' if self.name else ''}{self.name}"
 
     def check_dialled(self) -> None:
@@ -65,10 +65,10 @@ class MapAddress:
             raise UsageError(f"{str(self)!a} is no address to connect to: HOST:PORT is wanted, or NAME@HOST:PORT")
 
     def known(self, gate: Gate | None) -> MapAddress:
-        """With the identity that is to be dialled there, if there are keys.
+        """Return the address with the identity that is to be dialled there, if there are keys.
 
         Raises:
-            UsageError: It is not clear who that is, or nobody can be dialled there.
+            UsageError: The identity is not clear, or cannot be dialled there.
         """
         self.check_dialled()
         if gate is None and self.name:
@@ -139,14 +139,14 @@ class ServerSockets:
 
 
 def subscriber(gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """A socket that is to hear what a server publishes."""
+    """Return a socket that is to hear a server's publications."""
     made = open_socket(zmq.SUB, gate)
     made.setsockopt(zmq.RCVHWM, UPDATES_MAX)
     return made
 
 
 def requester(gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """A socket that is to ask a server."""
+    """Return a socket that is to ask a server."""
     made = open_socket(zmq.DEALER, gate)
     if gate is not None:  # nobody else is to be given what is offered to us, after we are gone
         made.setsockopt(zmq.ROUTING_ID, os.urandom(ROUTING_BYTES))
@@ -156,7 +156,7 @@ def requester(gate: Gate | None = None) -> zmq.Socket[bytes]:
 def send(sock: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
     """Send a message now; raises zmq.Again where there is no room, and other ZMQErrors.
 
-    As ``send_multipart``, whose flags take it a microsecond for each frame.
+    ``send_multipart`` does the same, but its flags take it a microsecond for each frame.
     """
     more = sock.send
     for frame in frames[:-1]:
@@ -165,7 +165,7 @@ def send(sock: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
 
 
 class PairSockets:
-    """How a server of a pair tells its partner of itself, hears of it, and asks the witness.
+    """The sockets by which a server of a pair sends and hears heartbeats, and asks the witness.
 
     Args:
         own: Where it is heard.

@@ -184,7 +184,7 @@ class StoreClient:
         return answer, batches
 
     def forget(self, raw_ids: Iterable[bytes]) -> None:
-        """The answers to these requests are not wanted any more."""
+        """Drop the answers to these requests."""
         for raw_id in raw_ids:
             self._waiting.pop(raw_id, None)
 

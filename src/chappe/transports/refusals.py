@@ -1,6 +1,6 @@
-"""Who was refused, counted and logged: each reason at most every ten seconds, however often it comes.
+"""Refusals, counted and logged: each reason at most every ten seconds, however often it comes.
 
-What a process refuses is noted besides if somebody writes it down, see ``chappe.api.audit``; else that costs nothing.
+The refusals of a process are also noted while ``chappe.api.audit`` writes them down; otherwise that costs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXT_MAX: Final = 1_000  # characters of a topic, and of a reason
 
 
 class RefusalLog:
-    """Of the sockets of one identity; any thread may call."""
+    """The refusals of one identity's sockets; any thread may call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -33,7 +33,7 @@ class RefusalLog:
         self._counts: dict[tuple[str, str], int] = {}  # by identity and verb
 
     def add(self, count: int, text: str, reason: object = None) -> None:
-        """So many connections or messages were refused, as the text says; the same ``reason`` may have other words."""
+        """Note that so many connections or messages were refused; the same ``reason`` may have other texts."""
         reason = text if reason is None else reason
         with self._lock:
             self.count += count
@@ -45,12 +45,12 @@ class RefusalLog:
             logger.warning("%s; %d refused so far", text, self.count)
 
     def add_stranger(self, count: int, text: str, reason: object = None) -> None:
-        """As ``add``, of who was not let in."""
+        """Note connections of strangers that were not let in."""
         self.add(count, text, reason)
         audited.note("", "join", "", text.removeprefix("refused "), count)
 
     def add_refusal(self, refusal: LogRefusal) -> None:
-        """Somebody who was let in may not do what he wants."""
+        """Note a forbidden request of an identity that was let in."""
         key = refusal.who, refusal.verb
         with self._lock:
             if key in self._counts or len(self._counts) < REASONS_MAX:
@@ -60,13 +60,13 @@ class RefusalLog:
         audited.note(refusal.who, refusal.verb, topic, refusal.why)
 
     def listed(self) -> list[tuple[str, str, int]]:
-        """Identity, verb and how often, the most frequent first; not all where there are many."""
+        """Return identity, verb and number of refusals, the most frequent first; not all where there are many."""
         with self._lock:
             found = [(who, verb, count) for (who, verb), count in self._counts.items()]
         return sorted(found, key=lambda each: (-each[2], each))[:LISTED_MAX]
 
     def by_identity(self) -> dict[str, int]:
-        """How often each identity wanted what it may not."""
+        """Return how many requests of each identity were refused."""
         found: dict[str, int] = {}
         with self._lock:
             for (who, _), count in self._counts.items():
@@ -76,7 +76,7 @@ class RefusalLog:
 
 @dataclass(frozen=True, slots=True)
 class NotedRefusal:
-    """What was refused to somebody; ``topic`` ends in ``*`` if it is all that begin so. ``at_ns``: since 1970."""
+    """A refusal; ``topic`` ends in ``*`` if it is a whole prefix. ``at_ns``: since 1970."""
 
     who: str
     verb: str
@@ -87,7 +87,7 @@ class NotedRefusal:
 
 
 class Audited:
-    """What this process refused since the last look, if somebody writes that down; any thread may call."""
+    """The refusals of this process since the last look, while they are written down; any thread may call."""
 
     def __init__(self) -> None:
         self.on = False
@@ -96,20 +96,20 @@ class Audited:
         self._left_out = 0
 
     def begin(self) -> bool:
-        """Have refusals be noted from now on; False if they are already."""
+        """Note refusals from now on; return False if they are already noted."""
         with self._lock:
             began, self.on = not self.on, True
         return began
 
     def end(self) -> None:
-        """Note nothing any more, and forget what is there."""
+        """Stop noting refusals, and forget those that are there."""
         with self._lock:
             self.on = False
             self._noted.clear()
             self._left_out = 0
 
     def note(self, who: str, verb: str, topic: str, why: str, count: int = 1) -> None:
-        """Something was refused; beyond ``NOTED_MAX`` between two looks only its number is kept."""
+        """Note a refusal; beyond ``NOTED_MAX`` between two looks only their number is kept."""
         if not self.on:
             return
         key = who, verb, topic[:TEXT_MAX]
@@ -123,12 +123,12 @@ class Audited:
                 self._left_out += count
 
     def forked(self) -> None:
-        """We are a child's copy: another thread of the parent may have held the lock."""
+        """Make a new lock in a child's copy: another thread of the parent may have held it."""
         self._lock = threading.Lock()
         self.end()
 
     def take(self) -> tuple[list[NotedRefusal], int]:
-        """What was noted since the last time, and how much beyond that."""
+        """Take the refusals noted since the last time; return also the number beyond the bound."""
         with self._lock:
             found, self._noted = list(self._noted.values()), {}
             left_out, self._left_out = self._left_out, 0

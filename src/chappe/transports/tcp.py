@@ -112,16 +112,16 @@ class TcpLink:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Close the socket; what is unsent is lost."""
+        """Close the socket; unsent bytes are lost."""
         self._sock.close()
 
     # -- in -------------------------------------------------------------------------------------------
 
     def receive(self) -> bool:
-        """Read once; False if nothing was there.
+        """Read once; return False if nothing was there.
 
         Raises:
-            LinkLost: The peer closed, or what it sent is no TLS or fails in it.
+            LinkLost: The peer closed, or sent bytes that are not TLS or fail in it.
         """
         try:
             buffer = _buffers.pop()
@@ -202,7 +202,7 @@ class TcpLink:
             raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys add`")
 
     def _send_alert(self, wire: TlsWire) -> None:
-        """Let the peer know why; it is no use to wait for it."""
+        """Send the peer the reason; waiting for it is useless."""
         try:
             self._sock.send(wire.outgoing.read())
         except OSError:
@@ -251,7 +251,7 @@ class TcpLink:
     # -- out ------------------------------------------------------------------------------------------
 
     def send(self, take: Callable[[int, int], list[bytes]]) -> bool:
-        """Write what ``take`` gives until nothing is left; False if the socket took no more.
+        """Write the frames that ``take`` returns until there are none; return False if the socket took no more.
 
         Raises:
             LinkLost: The connection broke.
@@ -287,7 +287,7 @@ class TcpLink:
             raise LinkLost(f"the connection broke: {error.strerror or error}") from None
 
     def start(self) -> None:
-        """Begin the TLS handshake, if there is one; ``send`` sends what it has to say.
+        """Begin the TLS handshake, if there is one; ``send`` sends its bytes.
 
         Raises:
             LinkLost: TLS does not take the host that was dialled.
@@ -308,10 +308,10 @@ TOO_MUCH: Final = (
 
 
 class Unfinished:
-    """The links of one node that have begun a frame: what is kept has a bound for all together; the lock is held.
+    """The links of one node that have begun a frame; their bytes have a common bound, and the lock is held.
 
-    Whoever has begun a frame has a time to finish it that grows with its size. Where all begun frames together are too
-    large, the link that has been the slowest with its own is given up: it may only want to use up memory.
+    A link that has begun a frame has a time to finish it that grows with its size. Where all begun frames together are
+    too large, the link that has been the slowest with its own is given up: it may only want to use up memory.
     """
 
     def __init__(self) -> None:
@@ -319,7 +319,6 @@ class Unfinished:
         self._bytes = 0
 
     def note(self, link: TcpLink, now: float) -> None:
-        """Something was read from a link."""
         self._count(link, link.unfinished)
         if not link.unfinished:
             link.begun_at = None
@@ -330,12 +329,12 @@ class Unfinished:
         self._count(link, 0)
 
     def begin_again(self, link: TcpLink, now: float) -> None:
-        """Nothing was read from a link for a while: that was not its fault."""
+        """Restart the time of a link that we did not read for a while."""
         if link.begun_at is not None:
             link.begun_at = now
 
     def surplus(self, now: float) -> TcpLink | None:
-        """The slowest link, if all together have too much."""
+        """Return the slowest link, if all together have too much."""
         if self._bytes <= UNFINISHED_BYTES_MAX:
             return None
         return min(self.links.values(), key=lambda link: _speed(link, now))
@@ -345,7 +344,7 @@ class Unfinished:
         return min([link.too_late_at() for link in self.links.values() if link.reading], default=math.inf)
 
     def too_late(self, now: float) -> list[TcpLink]:
-        """The links that have taken too long."""
+        """Return the links that have taken too long."""
         return [link for link in self.links.values() if link.reading and now >= link.too_late_at()]
 
     def _count(self, link: TcpLink, size: int) -> None:

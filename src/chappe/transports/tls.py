@@ -62,12 +62,12 @@ _NOTHING: Final = {
 
 @dataclass(frozen=True)
 class Contexts:
-    """What the connections of one endpoint share.
+    """The contexts that the connections of one endpoint share.
 
     Attributes:
         dialling: For connections that we open.
         accepting: For those that we accept.
-        check: As ``Tls.check``; ``authority`` without certificates.
+        check: The ``check`` of ``Tls``; ``authority`` without certificates.
     """
 
     dialling: ssl.SSLContext
@@ -124,7 +124,7 @@ class TlsWire:
 
 
 def contexts(security: Security) -> Contexts | None:
-    """What ``security`` needs; None for plain connections.
+    """Return the contexts for ``security``; None for plain connections.
 
     Raises:
         UsageError: A file is missing or wrong; the text says which and what to do.
@@ -229,7 +229,7 @@ def named_identity(tls: ssl.SSLObject | ssl.SSLSocket) -> str:
 
 
 def key_of(tls: ssl.SSLObject) -> bytes | None:
-    """What tells the key of the peer's certificate from others; None without one.
+    """Return a digest of the key of the peer's certificate; None without one.
 
     A renewed certificate may have the same key; then it is the same peer.
     """
@@ -256,7 +256,7 @@ def _public_key(certificate: bytes) -> bytes:
 
 
 def _element(der: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Where the contents of the element at ``at`` begin and end."""
+    """Return where the contents of the element at ``at`` begin and end."""
     if der[at] != tag:
         raise ValueError(f"there is {der[at]} and not {tag}")
     length, at = der[at + 1], at + 2
@@ -271,7 +271,7 @@ def _element(der: bytes, at: int, tag: int) -> tuple[int, int]:
 
 
 def explain(error: ssl.SSLError) -> str:
-    """What a failure of TLS means, and what to do, in one sentence without its end."""
+    """Return the cause of a failure of TLS, and what to do, in one sentence without its end."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == _EXPIRED:
             return f"the certificate has expired: {_MEND_EXPIRED}"
@@ -297,13 +297,13 @@ CLAIMED: Final = (
 
 
 class Bindings:
-    """Which certificate may use which endpoint id, as far as one endpoint has seen.
+    """The endpoint ids that each certificate may use, as far as one endpoint has seen.
 
     ``mesh.link_states`` has what others saw.
 
-    A certificate that names ids may use these and no others, and nobody else may use them: who has claimed one of them
-    without being named gives way. Certificates that name none, as originals have them, may use any other id; the key
-    that is the first to peer with it keeps it, as long as it is remembered.
+    A certificate that names ids may use these and no others, and no other certificate may use them: a peer that claimed
+    one of them without being named gives way. Certificates that name none, as originals have them, may use any other
+    id; the key that is the first to peer with it keeps it, as long as it is remembered.
 
     Args:
         own: The ids that our own certificate names, or else the id that we use.
@@ -315,10 +315,10 @@ class Bindings:
         self._claimed: OrderedDict[bytes, bytes] = OrderedDict()  # id: the key that used it
 
     def refusal(self, stated: bytes, named: frozenset[bytes], key: bytes | None) -> str | None:
-        """Why a peer may not use the id that it states; None if it may.
+        """Return why a peer may not use the id that it states; None if it may.
 
         Args:
-            named: What its certificate names, which is remembered.
+            named: The ids that its certificate names, which are remembered.
             key: Of the certificate; None where there are none.
         """
         if key is None:
@@ -334,7 +334,7 @@ class Bindings:
         return None if self._claimed.get(stated, key) == key else CLAIMED
 
     def peered(self, stated: bytes, key: bytes) -> None:
-        """A peer with a certificate that names no id was admitted: saying an id alone keeps it from nobody."""
+        """Note a peer whose certificate names no id: a stated id alone is not reserved for it."""
         _remember(self._claimed, stated, key)
 
 

@@ -55,7 +55,7 @@ SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is
 
 
 def new_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """A socket of this kind as ZeroMQ makes it, but that connections which say nothing end sooner.
+    """Return a socket of this kind with ZeroMQ's defaults, except that silent connections end sooner.
 
     Args:
         gate: Of a socket that is to have keys.
@@ -74,7 +74,7 @@ def new_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
 
 
 def open_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """A socket of this kind, neither bound nor connected; closed, it goes on sending for a while."""
+    """Return a socket of this kind, neither bound nor connected; closed, it goes on sending for a while."""
     made = new_socket(kind, gate)
     for option, value in (
         (zmq.LINGER, _LINGER_MS.get(kind, LINGER_MS)),
@@ -96,9 +96,9 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
-    """The parts of the next message; of those behind the first one that are large no copy is made.
+    """Return the parts of the next message; large ones behind the first are not copied.
 
-    Such a part has its memory to itself, which is given back once nobody holds the view any more, or a view of it.
+    Such a part has its memory to itself, which is freed once nobody holds the view any more, or a view of it.
 
     Raises:
         zmq.Again: There is none.
@@ -108,7 +108,7 @@ def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
 
 
 def taking(sock: zmq.Socket[bytes], *, views: bool = True) -> Callable[[], list[bytes | memoryview]]:
-    """As ``take``, where most messages are small, which are faster copied: so is one that comes behind a small one.
+    """Return a ``take`` for mostly small messages, which are faster copied, as are those behind a small one.
 
     Without ``views`` all are copied.
     """
@@ -129,18 +129,18 @@ _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 class PublishingSocket:
-    """An XPUB whose subscriptions are set by hand. Nothing waits in it: what a full peer holds up is kept here.
+    """An XPUB whose subscriptions are set by hand. Messages that a full peer holds up wait here, not in ZeroMQ.
 
     A peer whose queue is full is waited for a little, and everything behind it waits too; if it stays full, it loses
-    what is published for a while (and fetches that later), each time longer, so that it cannot hold up the others for
+    publications for a while (and fetches them later), each time longer, so that it cannot hold up the others for
     long.
 
     Args:
-        guard: Says to what a subscription is narrowed; None where there are no keys.
+        guard: Narrows subscriptions; None where there are no keys.
 
     Attributes:
-        dialled: Whose subscriptions come, if we dial them; else each comes with the identity that was let in.
-        strangers: Whose those are that come without keys, where they may.
+        dialled: The identities that we dial and whose subscriptions come; else each comes with the identity let in.
+        strangers: The identity of those that come without keys, where they may.
     """
 
     def __init__(self, full_peer_wait_s: float, gate: Gate | None = None, guard: Guard | None = None) -> None:
@@ -174,7 +174,7 @@ class PublishingSocket:
         return self.waiting_bytes >= BACKLOG_BYTES_MAX
 
     def send(self, frames: list[bytes]) -> None:
-        """Send to whoever subscribed, or keep it behind what waits already."""
+        """Send to all subscribers, or keep it behind messages that wait already."""
         if self._lossy and time.monotonic() >= self._lossy_until:
             self._lossy = False
             self.socket.setsockopt(zmq.XPUB_NODROP, 1)
@@ -192,7 +192,7 @@ class PublishingSocket:
             self.kept += 1
 
     def retry(self, *, patient: bool = True) -> None:
-        """Send what waits, as far as it goes by now; if not ``patient`` full peers lose at once."""
+        """Send waiting messages, as far as possible by now; if not ``patient`` full peers lose at once."""
         while self._waiting:
             frame, flags = self._waiting[0]
             try:
@@ -209,14 +209,14 @@ class PublishingSocket:
             self._deadline = time.monotonic() + self._full_peer_wait_s
 
     def _lose(self, now: float) -> None:
-        """Drop what full peers would get, for a while."""
+        """Drop messages to full peers, for a while."""
         soon = now - self._lossy_until < 2 * self._full_peer_wait_s
         self._lossy_s = min(2 * self._lossy_s, FULL_PEER_LOSSY_MAX_S) if soon else FULL_PEER_LOSSY_S
         self._lossy, self._lossy_until = True, now + self._lossy_s
         self.socket.setsockopt(zmq.XPUB_NODROP, 0)
 
     def subscription(self, frames: list[zmq.Frame]) -> tuple[bytes, bool] | None:
-        """A peer, the one whose message was just received, wants a prefix or no longer: which, and whether it does.
+        """Return the prefix that the sender of the last message wants, or no longer wants, and which of the two.
 
         None if it may not.
 
@@ -240,7 +240,7 @@ class PublishingSocket:
         return prefix, on
 
     def _judged(self, guard: Guard, frame: zmq.Frame, connection: Connection | None, prefix: bytes, on: bool) -> bool:
-        """Honour what may be honoured of a subscription; returns whether the core is to know of it."""
+        """Honour the allowed part of a subscription; return whether the core is to know of it."""
         if connection is None:  # whose it was is not told: of several the first to end counts as one that was refused
             if self._refused[prefix]:
                 self._less_refused(prefix)
@@ -286,12 +286,12 @@ class PublishingSocket:
             del self._refused[prefix]
 
     def judge_again(self) -> None:
-        """The permissions have changed: who may have more now, or less, is cut off, and subscribes anew."""
+        """Cut off peers whose rights have changed with the permissions; they subscribe anew."""
         if self._guard is not None:
             self._greedy.judge_again(self._guard)
 
     def subscriptions(self) -> dict[str, list[bytes]]:
-        """Who wants which prefixes: connections, by their addresses."""
+        """Return the prefixes wanted by each connection, by their addresses."""
         return self._greedy.subscriptions()
 
 
@@ -300,7 +300,7 @@ PREFIX_BYTES: Final = 64  # each counts so much more than its length
 
 @dataclass(slots=True)
 class Connection:
-    """One of a publishing socket; with keys ``who`` it is, and what was honoured of each prefix, nothing if refused."""
+    """A connection of a publishing socket; with keys its identity ``who``, and the honoured part of each prefix."""
 
     ends: Any  # both addresses: a descriptor may be another connection's by now, also to the same peer if we dial it
     prefixes: set[bytes] = field(default_factory=set)
@@ -317,7 +317,7 @@ class Greedy:
     """The connections of one publishing socket: how much each subscribes to, and an end to those that do to too much.
 
     libzmq keeps every prefix of every peer, some fifty bytes for each byte of it, before the program is asked. A
-    publishing socket does not say whose subscription it is, but the message knows the descriptor of its connection. A
+    publishing socket does not name the connection of a subscription, but the message knows its descriptor. A
     connection that is shut down takes its subscriptions along.
     """
 
@@ -327,7 +327,7 @@ class Greedy:
         self._ended = False  # some of them, perhaps
 
     def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> Connection | None:
-        """One more subscription, or one less; returns whose, None if the connection has ended.
+        """Count a subscription, or its end; return its connection, None if that has ended.
 
         Raises:
             ProtocolError: A connection had too many, and was cut off.
@@ -362,7 +362,7 @@ class Greedy:
         return {_shown(each.ends): sorted(each.prefixes) for each in self._connections.values()}
 
     def judge_again(self, guard: Guard) -> None:
-        """Cut off those to whom something else would be granted by now."""
+        """Cut off connections whose prefixes would be honoured differently by now."""
         self._forget_ended()
         for descriptor, each in list(self._connections.items()):
             if any(guard.scope(each.who, prefix) != granted for prefix, granted in each.honoured.items()):
@@ -370,7 +370,7 @@ class Greedy:
                 _shut_down(descriptor)
 
     def _forget_ended(self) -> None:
-        """Which connection ended is not told, so they are looked for when it matters."""
+        """Forget ended connections; ZeroMQ does not say which ended, so they are looked for when it matters."""
         self._ended = False
         for descriptor, connection in list(self._connections.items()):
             if connection.ends is None or _ends(descriptor) != connection.ends:
@@ -392,7 +392,7 @@ class Greedy:
 
 
 def _shut_down(descriptor: int) -> bool:
-    """End a connection; returns whether it was there."""
+    """End a connection; return whether it was there."""
     try:
         with doubled(descriptor) as sock:
             sock.shutdown(socket.SHUT_RDWR)
@@ -409,7 +409,7 @@ def _descriptor(frame: zmq.Frame) -> int:
 
 
 def _ends(descriptor: int) -> Any:
-    """The addresses of both ends, the other one first; None if there is none any more."""
+    """Return the addresses of both ends, the other one first; None if there is none any more."""
     try:
         with doubled(descriptor) as sock:
             return sock.getpeername(), sock.getsockname()

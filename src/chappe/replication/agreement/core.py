@@ -39,14 +39,14 @@ NO_BALLOT: Final[Ballot] = (0, 0)
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
-    """Phase one: do not vote below this ballot any more, and say for what you have voted."""
+    """Phase one: do not vote below this ballot any more, and report your vote."""
 
     number: Number
     ballot: Ballot
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise"):
-    """The answer of ``disk``: for what it has voted in which ballot, if in any."""
+    """The answer of ``disk``: its vote and the ballot, if it has voted."""
 
     number: Number
     ballot: Ballot
@@ -72,7 +72,7 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted"):
 
 
 class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse"):
-    """The answer to a ballot that is too low: a higher one was ``promised`` something."""
+    """The answer to a ballot that is too low: ``promised`` is a higher one."""
 
     number: Number
     ballot: Ballot
@@ -87,7 +87,7 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """Somebody who knows no more than ``number`` wants to know."""
+    """A question for decisions behind ``number``."""
 
     number: Number
 
@@ -99,15 +99,14 @@ _DECODER: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Mess
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
     return _ENCODER.encode(message)
 
 
 def decode(frame: bytes) -> Message:
-    """A message.
+    """Decode a message.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: It is not one.
     """
     try:
         return _DECODER.decode(frame)
@@ -122,7 +121,7 @@ PAUSES_MAX: Final = 8  # a refused server waits that many times as long at most
 
 @dataclass(frozen=True, slots=True)
 class VoteRecord:
-    """What a server keeps: what is decided, and its vote on the next number."""
+    """A server's persistent state: the newest decision, and its vote on the next number."""
 
     disk: int
     number: int = 0
@@ -133,12 +132,12 @@ class VoteRecord:
 
 
 class Agreement:
-    """One server. What is decided is in ``number`` and ``value``, and once it is on disk also told to the others.
+    """One server. The newest decision is in ``number`` and ``value``, and once it is on disk also told to the others.
 
     Args:
         place: Of this server among the named ones, from 0.
         servers: How many are named.
-        memory: What was kept last; a new one has a disk that was drawn at random, and nothing else.
+        memory: The state that was kept last; a new one has a disk that was drawn at random, and nothing else.
         disks_of: The disk of each server as a value names it, 0 where a server has no vote. Raises ProtocolError.
     """
 
@@ -192,7 +191,6 @@ class Agreement:
 
     @property
     def proposing(self) -> bool:
-        """True if a proposal of its own is under way."""
         return bool(self._wish)
 
     def counts(self, place: int, disk: int) -> bool:
@@ -201,14 +199,13 @@ class Agreement:
 
     @property
     def majority(self) -> int:
-        """So many have to vote for the next number."""
+        """The votes needed for the next number."""
         return self._servers // 2 + 1 if self.memory.number else self._servers
 
     def next_timeout(self) -> float:
         return self._at
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         found = []
         if self.memory.accepted > self.memory.promised:
             found.append(f"voted in {self.memory.accepted}, promised {self.memory.promised}")
@@ -219,18 +216,17 @@ class Agreement:
         return found
 
     def story(self) -> str:
-        """What it knows, for people."""
         memory = self.memory
         return f"decided {memory.number}, promised {memory.promised[0]}, voted in {memory.accepted[0]}"
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
-        """Begin to live: ask the others what is decided."""
+        """Begin: ask the others for the newest decision."""
         return self._to_all(Ask(self.memory.number))
 
     def propose(self, value: bytes, now: float) -> list[Effect]:
-        """Have this decided as the next number, unless something else is. Proposing the same again changes nothing."""
+        """Propose this as the next number, unless another value is decided. A repetition changes nothing."""
         assert len(value) <= VALUE_BYTES_MAX
         if self._wish == value or not self.may_vote:
             return []
@@ -239,12 +235,12 @@ class Agreement:
         return [] if begun else self._begin(now)
 
     def withdraw(self) -> None:
-        """Propose no more. What others have voted for already may still be decided."""
+        """Propose no more. A value that others have voted for may still be decided."""
         self._wish = b""
         self._rest()
 
     def handle_message(self, sender: int, message: Message, now: float) -> list[Effect]:
-        """Another server says something; ``sender`` is its place."""
+        """Take a message of another server; ``sender`` is its place."""
         match message:
             case Decided():
                 return self._learn(message)
@@ -265,7 +261,7 @@ class Agreement:
                 return self._hear_refusal(message, now)
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Say again what was not answered, or begin again what was refused."""
+        """Repeat unanswered messages, or begin again after a refusal."""
         if now < self._at:
             return []
         if self._kept is None and self.memory.number:
@@ -284,7 +280,7 @@ class Agreement:
         return [Send(each, accept) for each in self._others() if each not in self._votes]
 
     def handle_done(self, job: VoteRecord, outcome: StorageError | None, now: float) -> list[Effect]:
-        """A vote is on disk; or the disk has refused it, and nothing that follows from it was said."""
+        """Note that a vote is on disk; or that the disk refused it, and no message that needs it was sent."""
         if outcome is not None:
             self._kept = None
             self._rest()
@@ -368,7 +364,7 @@ class Agreement:
         return self._pause(now) if message.ballot == self._ballot else []
 
     def _pause(self, now: float) -> list[Effect]:
-        """Let somebody else finish, each for another while."""
+        """Let another server finish, each for a different while."""
         self._rest()
         self._refused = min(self._refused + 1, PAUSES_MAX)
         self._at = now + AGAIN_S * self._refused * (1 + self.place)
@@ -416,9 +412,9 @@ class WithoutAgreement(Agreement):
     Args:
         place: Of this server among the named ones, from 0.
         servers: How many are named.
-        memory: As for ``Agreement``.
-        disks_of: As for ``Agreement``.
-        disk_in: The disk of this server once it has learned the value of a number: another one if what it has on disk
+        memory: The state that was kept last.
+        disks_of: The disk of each server as a value names it.
+        disk_in: The disk of this server once it has learned the value of a number: another one if its data on disk
             is not what the value builds on.
     """
 
@@ -456,7 +452,7 @@ class WithoutAgreement(Agreement):
         return [*self._learn(decided), *self._to_all(decided)]
 
     def handle_message(self, sender: int, message: Message, now: float) -> list[Effect]:
-        """Another server tells or asks what is decided; votes do not count here."""
+        """Take another server's decision, or its question for one; votes do not count here."""
         match message:
             case Decided():
                 return self._learn(message)

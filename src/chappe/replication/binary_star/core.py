@@ -81,14 +81,14 @@ CLAIM_AGAIN: Final = 4  # times in a heartbeat a claim that is not answered is r
 
 
 class BinaryStar:
-    """See the module. Every method takes ``now``, monotonic seconds, and returns what is to be done, in order.
+    """The state of one server. Every method takes ``now``, monotonic seconds, and returns its effects in order.
 
     Args:
         role: ``PRIMARY`` or ``BACKUP``: each pair has one of both.
         life: A number from 1 to 2**64 - 1 that no other life of a server has.
         pair: A name that both servers and the witness have for the pair.
-        heartbeat_s: How often it tells the partner of itself. The partner is silent after three of its own.
-        memory: What was persisted last; with it the server is durable.
+        heartbeat_s: The interval of its heartbeats. The partner is silent after three of its own.
+        memory: The record persisted last; with it the server is durable.
         witness: Whether there is one.
     """
 
@@ -162,12 +162,12 @@ class BinaryStar:
 
     @property
     def serving(self) -> bool:
-        """True if clients are to be served just now: what they ask otherwise is dropped, without an answer."""
+        """True if clients are to be served just now: requests are otherwise dropped, without an answer."""
         return self.state == ACTIVE and self._doubt_until == -math.inf
 
     @property
     def confirms(self) -> Confirms:
-        """What may be confirmed to clients just now; see ``Confirming``."""
+        """The writes that may be confirmed to clients just now; see ``Confirming``."""
         if self.state != ACTIVE:
             return "nothing"
         if self._paired_life:
@@ -181,12 +181,11 @@ class BinaryStar:
 
     @property
     def partner_life(self) -> int:
-        """The life of the partner that was heard last, or 0."""
         return 0 if self._peer is None else self._peer.life
 
     @property
     def partner(self) -> Literal["unknown", "here", "silent"]:
-        """What is known of the partner."""
+        """The state of the partner."""
         if self._linked:
             return "here"
         return "unknown" if self._peer is None and not self._original else "silent"
@@ -195,7 +194,6 @@ class BinaryStar:
         return min(self._beat_at, self._silent_at) if self._linked else self._beat_at
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         found = []
         if (self.state == ACTIVE) != (self.term > 0):
             found.append(f"{NAMES[self.state]} in term {self.term}")
@@ -224,7 +222,7 @@ class BinaryStar:
         return self.handle_timeout(now)
 
     def handle_message(self, frame: bytes, now: float) -> list[Effect]:
-        """The partner, or whoever is at its address, says something; raises ProtocolError."""
+        """Take a message from the partner's address; raises ProtocolError."""
         found = decode_state(frame)
         effects = self._wake(now)
         if isinstance(found, int):
@@ -240,7 +238,7 @@ class BinaryStar:
         return self._answer(now, effects)
 
     def handle_request(self, known: int, now: float) -> list[Effect]:
-        """A client asks for something: its vote. Serve it if ``serving`` is true after these effects.
+        """Take a client's request as its vote. Serve it if ``serving`` is true after these effects.
 
         Args:
             known: The highest term in which the client was ever served; 0 if it knows none.
@@ -256,7 +254,7 @@ class BinaryStar:
         return self._answer(now, effects)
 
     def _may_be(self, now: float) -> bool:
-        """Return True if somebody was active in a term that only a client knows.
+        """Return True if a server may have been active in a term that only a client knows.
 
         While both servers hear each other, they have told each other of all of theirs; but those that keep nothing may
         have forgotten them, both at once.
@@ -266,7 +264,7 @@ class BinaryStar:
         return not self._durable and now >= self._believed_at + BELIEVE_S
 
     def caught_up(self, life: int, now: float) -> list[Effect]:
-        """While active: the partner's life has, and has said so, all that was ever confirmed."""
+        """While active: the partner's life has confirmed that it has all that was ever confirmed."""
         effects = self._wake(now)
         peer = self._peer
         if (
@@ -284,7 +282,7 @@ class BinaryStar:
         return self._answer(now, effects)
 
     def fell_behind(self, now: float) -> list[Effect]:
-        """While active: the partner lacks something, and has to catch up anew."""
+        """While active: the partner lacks writes, and has to catch up anew."""
         effects = self._wake(now)
         if self._paired_life and self._linked:
             self._left_us = _us(now)
@@ -299,7 +297,7 @@ class BinaryStar:
         return self._answer(now, effects)
 
     def handle_answer(self, frame: bytes, now: float) -> list[Effect]:
-        """The witness has answered; raises ProtocolError."""
+        """Take an answer of the witness; raises ProtocolError."""
         answer = decode_answer(frame)
         effects = self._wake(now)
         asked = self._asked
@@ -316,7 +314,7 @@ class BinaryStar:
         return self._answer(now, effects)
 
     def handle_done(self, memory: PairMemory, error: StorageError | None, now: float) -> list[Effect]:
-        """A ``Persist`` has ended; with an error what followed it was not done."""
+        """Note that a ``Persist`` has ended; with an error the effects behind it were not carried out."""
         if error is None:
             self._on_disk = memory
             return []
@@ -333,7 +331,7 @@ class BinaryStar:
         return stop + self._answer(now, effects)
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Tell the partner of itself, notice that it is silent."""
+        """Send heartbeats; notice that the partner is silent."""
         effects = self._wake(now)
         self._decide(now, effects)
         return self._answer(now, effects)
@@ -341,7 +339,7 @@ class BinaryStar:
     # -- time -------------------------------------------------------------------------------------------------
 
     def _wake(self, now: float) -> list[Effect]:
-        """See whether it stood still since, and whether the partner has fallen silent."""
+        """Notice that it stood still, or that the partner has fallen silent."""
         effects: list[Effect] = []
         if now > self._beat_at + self._heartbeat_s:
             self._beat_at = now
@@ -403,7 +401,7 @@ class BinaryStar:
         self._link(now, True, effects)
 
     def _hear_rival(self, now: float, effects: list[Effect], stronger: bool) -> None:
-        """A server of our own role is where the partner should be."""
+        """Report a server of our own role at the partner's address."""
         self._conflict_until = now + self._silence_s
         self._report_once("role", SameRole(self.role), effects)
         if self.state == ACTIVE and stronger:
@@ -416,7 +414,7 @@ class BinaryStar:
             effects.append(Report(PartnerFound(original)))
 
     def _learn(self, seen: int, *, fence: int | None = None) -> None:
-        """Somebody knows of a term; in ``fence`` somebody was active."""
+        """Note a term that a server knows of; in ``fence`` a server was active."""
         if seen <= TERM_MAX:
             self.seen = max(self.seen, seen)
             self._fence = max(self._fence, seen if fence is None else fence)
@@ -424,7 +422,7 @@ class BinaryStar:
     # -- who is active ----------------------------------------------------------------------------------------
 
     def _decide(self, now: float, effects: list[Effect], *, vote: bool = False) -> None:
-        """All changes of state but those that an answer of the witness brings."""
+        """Decide on all changes of state, except those by an answer of the witness."""
         if self.state == ACTIVE:
             if self._fence > self.term:
                 self._yield(f"somebody was active in term {self._fence}", effects)
@@ -449,7 +447,7 @@ class BinaryStar:
             self._secure(now, effects)
 
     def _meet(self, effects: list[Effect]) -> None:
-        """Both hear each other, and this one is not active."""
+        """Decide when both hear each other, and this one is not active."""
         peer = self._peer
         assert peer is not None
         if peer.state == ACTIVE:
@@ -474,7 +472,7 @@ class BinaryStar:
             self._lead(self._wish, "the partner agrees", effects)
 
     def _meet_original(self, effects: list[Effect]) -> None:
-        """The table of the Guide."""
+        """Decide by the table of the Guide."""
         state = self._original
         if state == ACTIVE:
             if self._next_does != FollowingPartner(0, 0):
@@ -487,7 +485,7 @@ class BinaryStar:
             self._lead(self._next_term(), f"the partner is {NAMES[state]}", effects)
 
     def _vote(self, now: float, effects: list[Effect]) -> None:
-        """A client asks, and the partner does not hear us, or is silent."""
+        """Decide when a client asks, and the partner does not hear us, or is silent."""
         if now < self._silent_at:
             return
         if self._witness:
@@ -504,7 +502,7 @@ class BinaryStar:
             self._refuse("the partner confirmed writes without this server, or may have", effects)
 
     def _may_begin(self) -> bool:
-        """Return True if it is a primary that just began, of which nothing says that the partner has more."""
+        """Return True for a primary that just began, if nothing says that the partner has more."""
         less = self._peer is not None and self._peer.record > self.record
         return self.state == PRIMARY and self.record.rank != COPY and not self._promised and not less
 
@@ -572,7 +570,7 @@ class BinaryStar:
     # -- the witness ------------------------------------------------------------------------------------------
 
     def _claim(self, alone: bool, term: int, now: float, effects: list[Effect]) -> None:
-        """Ask, or ask again, but not too often."""
+        """Send a claim, or repeat it, but not too often."""
         what = (alone, self.record.term)
         if what == self._asked_for and now < self._asked_at + self._heartbeat_s / CLAIM_AGAIN:
             return
@@ -612,7 +610,7 @@ class BinaryStar:
             effects.append(Report(event))
 
     def _answer(self, now: float, rest: list[Effect]) -> list[Effect]:
-        """What has changed, in the order in which others may know of it."""
+        """Return the effects of the changes, in the order in which others may know of them."""
         effects: list[Effect] = []
         memory = PairMemory(max(self._kept.term, self.term), self.record)
         if self._durable and memory != self._kept:
@@ -639,7 +637,7 @@ class BinaryStar:
         return effects + rest
 
     def _beat(self) -> Beat:
-        """What the partner is to know, but for times."""
+        """Return the heartbeat, without times."""
         peer = self._peer
         return Beat(
             self.state, self.role, int(self._heartbeat_s * 1000), self.life, 0, 0 if peer is None else peer.life, 0,

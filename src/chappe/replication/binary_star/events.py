@@ -1,4 +1,4 @@
-"""What an application hears of its pair. The text of each is a sentence for people."""
+"""Events that a pair reports to the application. The text of each is a sentence for people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BecamePassive:
 
 @dataclass(frozen=True, slots=True)
 class SteppedDown:
-    """This server serves no longer. If it was ``alone``, what it confirmed meanwhile may be lost with this."""
+    """This server serves no longer. If it was ``alone``, writes that it confirmed meanwhile may be lost with this."""
 
     term: int
     seen: int
@@ -104,7 +104,7 @@ class OtherPair:
 
 @dataclass(frozen=True, slots=True)
 class MayNotServe:
-    """A client asks, the partner is silent, and yet this server does not take over; told once for each ``why``."""
+    """A client asks, the partner is silent, and yet this server does not take over; reported once for each ``why``."""
 
     why: str
 

@@ -1,6 +1,6 @@
-"""What the two servers of a pair, and their witness, tell each other, and its bytes.
+"""Messages of the two servers of a pair and their witness, and their bytes.
 
-A *state* is one digit, as the Guide's programs send it. A *beat* is what ends of chappe send each other instead: it
+A *state* is one digit, as the Guide's programs send it. Ends of chappe send each other a *beat* instead: it
 begins with ``BEAT``, which is no digit, and has its own prefix of subscriptions for that reason.
 
 Numbers are big-endian. A beat is ``BEAT``, the version, the fields of ``Beat`` in their order, and the name of the
@@ -44,7 +44,7 @@ _ANSWER: Final = struct.Struct(">cBBQQQ")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Record:
-    """Whose data a server has: that of a term, and as what. The higher of two has all that was confirmed."""
+    """The origin of a server's data: its term and rank. The higher of two has all that was confirmed."""
 
     term: int = 0
     rank: int = NOTHING
@@ -57,15 +57,15 @@ class Beat:
     Args:
         state: As in the Guide.
         role: ``PRIMARY`` or ``BACKUP``, as it is configured.
-        heartbeat_ms: How often it sends one.
+        heartbeat_ms: The interval between two.
         life: A number drawn for each life of a server.
         sent_us: When it was sent.
         echo_life: The life of the partner that was heard last, and
         echo_us: ... ``sent_us`` of its last beat: so each knows whether it is heard.
         term: In which the sender is active, or 0.
         seen: The highest term that it knows of.
-        record_term: What its copy is worth; see ``Record``.
-        record_rank: See ``Record``.
+        record_term: The term of its copy; see ``Record``.
+        record_rank: The rank of its copy.
         wish: The term in which it would be active, if the partner agrees, or 0.
         consent: The partner's wish that it agrees to, or 0.
         paired_life: The life of the partner without whose confirmation it confirms nothing, or 0.
@@ -88,7 +88,6 @@ class Beat:
 
     @property
     def record(self) -> Record:
-        """What its copy is worth."""
         return Record(self.record_term, self.record_rank)
 
 
@@ -114,7 +113,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a witness answers to claim ``count`` of a life: ``term`` is the highest that it knows of."""
+    """A witness's answer to claim ``count`` of a life: ``term`` is the highest that it knows of."""
 
     granted: bool
     life: int
@@ -123,7 +122,6 @@ class Answer:
 
 
 def encode_beat(beat: Beat, pair: bytes) -> bytes:
-    """The bytes of a beat of a pair with that name."""
     return (
         _BEAT.pack(
             BEAT, VERSION, beat.state, beat.role, beat.heartbeat_ms, beat.life, beat.sent_us, beat.echo_life,
@@ -135,7 +133,7 @@ def encode_beat(beat: Beat, pair: bytes) -> bytes:
 
 
 def decode_state(frame: bytes) -> int | tuple[Beat, bytes]:
-    """The digit of an original, or a beat and the name of its pair.
+    """Decode the digit of an original, or a beat and the name of its pair.
 
     Raises:
         ProtocolError: It is neither.
@@ -168,12 +166,11 @@ def decode_beat(frame: bytes) -> Beat:
 
 
 def encode_claim(claim: Claim, pair: bytes) -> bytes:
-    """The bytes of a claim of a pair with that name."""
     return _CLAIM.pack(CLAIM, VERSION, claim.alone, claim.role, claim.life, claim.count, claim.term, claim.base) + pair
 
 
 def decode_claim(frame: bytes) -> tuple[Claim, bytes]:
-    """A claim and the name of its pair; raises ProtocolError."""
+    """Decode a claim and the name of its pair; raises ProtocolError."""
     if frame[:1] != CLAIM or not _CLAIM.size <= len(frame) <= _CLAIM.size + NAME_BYTES_MAX:
         raise ProtocolError(f"{len(frame)} bytes that are no claim")
     _, version, alone, role, life, count, term, base = _CLAIM.unpack_from(frame)
@@ -185,7 +182,6 @@ def decode_claim(frame: bytes) -> tuple[Claim, bytes]:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """The bytes of an answer."""
     return _ANSWER.pack(ANSWER, VERSION, answer.granted, answer.life, answer.count, answer.term)
 
 
@@ -207,7 +203,7 @@ WITNESS: Final = "witness"
 
 @dataclass(frozen=True, slots=True)
 class PairMemory:
-    """What a durable server keeps: the term that it was active in last, and what its data is worth."""
+    """A durable server's persistent state: the term that it was active in last, and the record of its data."""
 
     term: int = 0
     record: Record = NO_RECORD
@@ -215,7 +211,7 @@ class PairMemory:
 
 @dataclass(frozen=True, slots=True)
 class PartnerBeat:
-    """For the partner: ``state`` if it is an original (nothing if empty), ``beat`` if it is an end of chappe."""
+    """A beat for the partner: ``state`` if that is an original (empty: none), ``beat`` if it is an end of chappe."""
 
     state: bytes
     beat: bytes
@@ -230,7 +226,7 @@ class Leading:
 
 @dataclass(frozen=True, slots=True)
 class FollowingPartner:
-    """Take everything from the partner, whose life this is; ``life`` and ``term`` are 0 of an original."""
+    """Follow the partner in everything; ``life`` and ``term`` are 0 of an original."""
 
     term: int
     life: int
@@ -238,12 +234,12 @@ class FollowingPartner:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """Serve nobody and follow nobody, until it is known who is active."""
+    """Serve no clients and follow no partner, until it is known which server is active."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirming:
-    """What may be confirmed to clients from now on: what is here, what the partner ``life`` has too, or nothing."""
+    """The writes that may be confirmed from now on: those that are here, that the partner ``life`` has too, or none."""
 
     what: Confirms
     life: int

@@ -30,7 +30,7 @@ PAIRS_MAX: Final = 10_000  # of one witness; claims of further ones are refused
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a witness knows of a pair: ``role`` leads in ``term``, and confirms alone or not.
+    """A pair as its witness knows it: ``role`` leads in ``term``, and confirms alone or not.
 
     ``base`` is the term of the data with which the grant was asked for, ``life`` and ``count`` those of the claim.
     """
@@ -45,17 +45,17 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """What a witness has on disk of a pair."""
+    """A pair's record on a witness's disk."""
 
     pair: bytes
     held: Grant
 
 
 class WitnessCore:
-    """See the module.
+    """The state of a witness.
 
     Args:
-        records: What is on disk.
+        records: Those on disk.
         pairs_max: Most pairs.
     """
 
@@ -66,7 +66,7 @@ class WitnessCore:
         self._refused: dict[tuple[bytes, int], int] = {}  # by pair and role: the term whose refusal was reported
 
     def next_timeout(self) -> float:
-        """It has no time of its own."""
+        """Return infinity: it has no timers."""
         return math.inf
 
     def handle_timeout(self, now: float) -> list[Effect]:
@@ -76,7 +76,7 @@ class WitnessCore:
         return []
 
     def handle_request(self, client: bytes, frame: bytes, now: float) -> list[Effect]:
-        """A server claims; raises ProtocolError."""
+        """Take a server's claim; raises ProtocolError."""
         claim, pair = decode_claim(frame)
         held = self.records.get(pair)
         if held is None and len(self.records) >= self._pairs_max:
@@ -103,7 +103,7 @@ class WitnessCore:
         return effects
 
     def handle_done(self, job: PairRecord, error: StorageError | None, now: float) -> list[Effect]:
-        """The last record is on disk; or the disk refused it, and it was not granted."""
+        """Note that the last record is on disk; or that the disk refused it, and it was not granted."""
         if error is None:
             return []
         if self._before is None:
@@ -113,7 +113,6 @@ class WitnessCore:
         return [Report(error)]
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state; nothing, unless there is a defect."""
         return [
             f"{pair!r} has data of term {held.base} in term {held.term}" for pair, held in self.records.items()
             if held.base > held.term

@@ -38,7 +38,7 @@ AGAIN_BEATS: Final = 2  # what is not answered for so long is said again
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What became of commands or a read; a token is what ``do`` or ``read`` returned."""
+    """The outcome of commands or a read; a token is what ``do`` or ``read`` returned."""
 
     tokens: Sequence[int]
     outcomes: Sequence[Outcome]  # in the same order
@@ -54,7 +54,7 @@ class _Step:
 
 
 class ChainClient:
-    """One client.
+    """The state of one client.
 
     Args:
         servers: How many are named.
@@ -88,7 +88,7 @@ class ChainClient:
         return self._at if self._steps or self._unsent or self._reads else math.inf
 
     def do(self, command: bytes, now: float) -> int:
-        """Have a command done, with those that come before ``flush``; returns its token."""
+        """Queue a command; those before ``flush`` go together. Return its token."""
         self._token += 1
         if not self._steps and not self._unsent and now - self._used_at > self._limits.session_s / 2:
             self._end_session()  # it may be over, and nothing is under way
@@ -105,11 +105,11 @@ class ChainClient:
         return self._token, [self._ask(self._token)]
 
     def withdraw(self, token: int) -> bool:
-        """Ask no more, if that is possible: False for a command that was sent, which is repeated until answered."""
+        """Withdraw a question; return False for a command that was sent, which is repeated until answered."""
         return self._reads.pop(token, None) is not None or self._unsent.pop(token, None) is not None
 
     def abandon(self) -> None:
-        """Repeat nothing of what was asked, whatever becomes of it, and begin anew with the next command."""
+        """Stop repeating anything, with any outcome, and begin anew with the next command."""
         self._end_session()
         self._unsent, self._reads = {}, {}
 
@@ -132,7 +132,7 @@ class ChainClient:
                 return [Report(Finished([message.token], [(message.outcome, message.result)]))]
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Say again what was not answered, and ask somebody else who is in the chain."""
+        """Repeat unanswered messages, and ask another server for the chain's members."""
         if now < self.next_timeout():
             return []
         self._at = now + self._again_s
@@ -165,7 +165,7 @@ class ChainClient:
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _step(self) -> _Step:
-        """The next commands that fit into one."""
+        """Return the next commands that fit into one step."""
         unsent, size = self._unsent, 0
         tokens: list[int] = []
         for token, command in unsent.items():
@@ -188,7 +188,7 @@ class ChainClient:
         return [listen, *self._again(), *(self._ask(token) for token in self._reads)]
 
     def _again(self) -> list[Effect]:
-        """All steps under way, once more."""
+        """Send all steps under way once more."""
         if self._unsent and not self._session:
             return [Send(self._head(), Open(self._name()))]
         return [self._say(each) for each in self._steps]

@@ -34,12 +34,12 @@ class CompactionServer(Protocol):
 
     @property
     def external(self) -> ExternalState | None:
-        """The part of its machine that lies elsewhere, if there is one."""
+        """The part of its machine's state that lies elsewhere, if there is one."""
         ...
 
     @property
     def gives(self) -> bool:
-        """True if somebody gets from here what it needs to join."""
+        """True if a joiner gets its state from here."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class _StateMaking:
 
 
 class Compaction:
-    """See the module.
+    """The compaction of one server's log.
 
     Args:
         size: Of the state that the server begins with.
@@ -83,7 +83,7 @@ class Compaction:
 
     @property
     def log_most(self) -> int:
-        """So many bytes the log may have before a state takes its place.
+        """The bytes that the log may have before a state takes its place.
 
         While a state is being made, the log may grow by as much as is made: a head slows down then, and never stops.
         """
@@ -107,7 +107,6 @@ class Compaction:
         self._mind_size(size)
 
     def forget(self) -> None:
-        """Forget a state that was made for a joiner."""
         self._made = None
 
     def give(self, now: float) -> Giver | None:
@@ -143,7 +142,7 @@ class Compaction:
             self._settle(upto)
 
     def _settle(self, upto: int) -> None:
-        """A state takes the log's place as soon as all that it means is on disk."""
+        """Replace the log by a state as soon as all its external parts are on disk."""
         assert self._unsettled is not None
         mark, state = self._unsettled
         server = self._server
@@ -181,5 +180,5 @@ class Compaction:
             self._made = Giver(state, making.check, self._server.number, self._limits)
 
     def _mind_size(self, size: int) -> None:
-        """Have the log be as long as a large state: states would cost more than what they spare, and be out of date."""
+        """Let the log grow as long as a large state: states would otherwise cost more than they save."""
         self.log_bytes = max(self._limits.log_bytes, size)

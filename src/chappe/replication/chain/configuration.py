@@ -1,4 +1,4 @@
-"""Who is a member of a chain, in which order: the value that its servers agree on for each number."""
+"""Configurations: the members of a chain in order; its servers agree on one for each number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
     """One configuration.
 
     Args:
-        chain: The members, head first: the place of each among the named servers, and the life that it is in.
+        chain: The members, head first: the place of each among the named servers, and its life.
         disks: Of each named server, as far as its votes count.
         out: Of each named server, whether it is to stay out of the chain.
         durable: Whether committed means on disk at all members, or in memory of all.
@@ -34,16 +34,15 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def fixed(self) -> bool:
-        """True for a chain whose servers do not agree."""
         return bool(self.line)
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Of the members, head first."""
+        """The members' places, head first."""
         return tuple(place for place, _ in self.chain)
 
     def life(self, place: int) -> int:
-        """Of a member; 0 if it is none."""
+        """Return the life of a member; 0 if it is not one."""
         return dict(self.chain).get(place, 0)
 
 
@@ -52,17 +51,16 @@ _DECODER: msgspec.msgpack.Decoder[Configuration] = msgspec.msgpack.Decoder(Confi
 
 
 def encode(configuration: Configuration) -> bytes:
-    """The bytes of a configuration."""
     if configuration.fixed:
         return msgspec.msgpack.encode(configuration)
     return msgspec.msgpack.encode((configuration.chain, configuration.disks, configuration.out, configuration.durable))
 
 
 def decode(value: bytes) -> Configuration:
-    """A configuration.
+    """Decode a configuration.
 
     Raises:
-        ProtocolError: It is none, or nobody is a member.
+        ProtocolError: It is not one, or has no members.
     """
     try:
         found = _DECODER.decode(value)
@@ -78,10 +76,10 @@ def decode(value: bytes) -> Configuration:
 
 
 def line_behind(configuration: Configuration, number: int) -> tuple[int, ...]:
-    """The line of a configuration that follows this one of a fixed chain."""
+    """Return the line of a configuration that follows this one of a fixed chain."""
     return (*configuration.line, number)[-LINE:]
 
 
 def disks_of(value: bytes) -> tuple[int, ...]:
-    """The disk of each named server: whose votes count. Raises ProtocolError."""
+    """Return the disk of each named server: whose votes count. Raises ProtocolError."""
     return decode(value).disks

@@ -50,7 +50,7 @@ from chappe.replication.chain.storing import VOTE, Storing
 
 @dataclass(frozen=True, slots=True)
 class ChainStatus:
-    """What a server knows of its chain, for people."""
+    """A server's view of its chain, for people."""
 
     number: int
     members: tuple[str, ...]
@@ -62,22 +62,22 @@ class ChainStatus:
 
 
 class ChainServerCore:
-    """One server; ``flush`` is due after each input.
+    """The state of one server; ``flush`` is due after each input.
 
     Args:
         place: Of this server among the named ones.
         names: Of all servers, in order.
         life: A number from 1 to 2**63 - 1 that no other life of a server has.
-        memory: What was kept last of the agreement.
-        machine: As it is in the beginning.
+        memory: The state of the agreement that was kept last.
+        machine: In its initial state.
         clock: The head numbers commands with its time of day.
-        loaded: What is on its disk, if the chain is durable.
-        durable: What a chain is founded as that does not exist yet.
-        fixed: Whether servers decide alone who is a member, and the last survivor goes on: then a cut of the network
+        loaded: The content of its disk, if the chain is durable.
+        durable: Whether a chain that does not exist yet is founded as durable.
+        fixed: Whether servers decide alone on the members, and the last survivor goes on: then a cut of the network
             makes two chains of one.
 
     Raises:
-        UsageError: Two servers have one name, or what is on disk is of a chain of the other kind.
+        UsageError: Two servers have one name, or the disk has a chain of the other kind.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class ChainServerCore:
 
     @property
     def shown(self) -> int:
-        """What a read has to show that comes to the tail now: a new tail may hear late what the old one committed."""
+        """The entry that a read at the tail has to show now: a new tail may hear late of commits of the old one."""
         return max(self.committed, self._floor)
 
     @property
@@ -179,22 +179,21 @@ class ChainServerCore:
 
     @property
     def log_most(self) -> int:
-        """So many bytes the log may have before a state takes its place."""
+        """The bytes that the log may have before a state takes its place."""
         return self.compaction.log_most
 
     @property
     def gives(self) -> bool:
-        """True if somebody gets from here what it needs to join."""
+        """True if a joiner gets its state from here."""
         return self.joining.gives
 
     @property
     def saves(self) -> bool:
-        """True if a state is to be saved, or is being saved."""
         return self.storing.saves
 
     @property
     def synced(self) -> int:
-        """The last entry up to which all is on disk here."""
+        """The last entry up to which all are on disk here."""
         return self.storing.synced
 
     def next_timeout(self) -> float:
@@ -202,7 +201,6 @@ class ChainServerCore:
         return min(due, self._ack_at) if self._owes_ack else due
 
     def status(self, now: float) -> ChainStatus:
-        """What it knows, for people."""
         heard = self.peers.heard(now)
         others = tuple((self.names[place], each.end, each.synced, each.committed) for place, each in heard.items())
         members = tuple(self.names[place] for place in self.configuration.places)
@@ -211,7 +209,6 @@ class ChainServerCore:
         )
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         found = self.agreement.invariants()
         if not self.log.base <= self.committed <= self.log.end:
             found.append(f"committed {self.committed}, the log has {self.log.base} to {self.log.end}")
@@ -226,7 +223,6 @@ class ChainServerCore:
         return found
 
     def story(self) -> str:
-        """What it knows, for people."""
         places = ">".join(self.names[place] for place in self.configuration.places)
         role = "aligned" if self.aligned else "member" if self.member else "outside"
         return (
@@ -240,7 +236,7 @@ class ChainServerCore:
         return self.agree(self.agreement.start(), now) + self.handle_timeout(now)
 
     def handle_message(self, sender: int, message: Between, now: float) -> list[Effect]:
-        """Another server says something; ``sender`` is its place."""
+        """Take another server's message; ``sender`` is its place."""
         self._look(now)
         if isinstance(message, Decided) and self._outbids(message):
             return self._outbid(message.number, now)
@@ -263,7 +259,7 @@ class ChainServerCore:
         return self.serving.handle(client, request, origin)
 
     def propose(self, command: bytes) -> bool:
-        """The part of the machine at the head gives a command, of up to 4 MiB, without a session: see ``HeadMachine``.
+        """Number a command of the machine's part at the head, up to 4 MiB, without a session: see ``HeadMachine``.
 
         Once it is numbered it is done once, or never: then this server has left the chain before it was committed.
 
@@ -289,26 +285,26 @@ class ChainServerCore:
         return actions + self.joining.look(now) + self.joining.ask(now) + self.serving.repeat()
 
     def handle_done(self, job: Job, outcome: StorageError | None, now: float) -> list[Effect]:
-        """A job of the disk is done, or the disk has refused it."""
+        """Note that a job of the disk is done, or was refused."""
         if not isinstance(job, VoteRecord):
             return self.storing.done(job, outcome, now)
         done = self.agree(self.agreement.handle_done(job, outcome, now), now)
         return done if outcome is None else [*done, *self.storing.refused(VOTE, str(outcome), now)]
 
     def ask_out(self, place: int, out: bool, now: float) -> None:
-        """Have a server stay out of the chain, or come back; raises UsageError."""
+        """Keep a server out of the chain, or let it come back; raises UsageError."""
         self.proposing.ask_out(place, out)
         self._beat_at = now
 
     def leave(self, now: float) -> None:
-        """This server is about to end: have the chain go on without waiting for its silence."""
+        """Let the chain go on at once, without waiting for the silence of this server, which is about to end."""
         self._leaves = True
         self._beat_at = now
 
     # -- what follows from inputs -----------------------------------------------------------------------------
 
     def flush(self, now: float) -> list[Effect]:
-        """What is to be written, sent on, acknowledged and answered after all that came."""
+        """Return the writes, messages, acknowledgements and answers that follow from all inputs."""
         if self.fixed and not self.agreement.kept:
             return []  # nobody else remembers what this server has decided
         self.compaction.shorten(now)
@@ -330,12 +326,11 @@ class ChainServerCore:
         return actions + self.serving.flush()
 
     def _commit(self) -> None:
-        """The tail commits what all have."""
+        """Commit, as the tail, the entries that all have."""
         if self.tail and self.aligned and not self.holds:
             self.apply(self.safe if self.head else min(self.safe, self._upstream))
 
     def apply(self, upto: int, *, answers: bool = True) -> None:
-        """Everything up to there is committed."""
         while self.committed < min(upto, self.log.end):
             self.committed += 1
             entry = self.log.entry(self.committed)
@@ -368,7 +363,7 @@ class ChainServerCore:
     # -- neighbours -------------------------------------------------------------------------------------------
 
     def _before(self) -> int:
-        """From whom it gets what is new: its predecessor, or the tail if it is not a member."""
+        """Return the place from which it gets new entries: its predecessor, or the tail if it is not a member."""
         places = self.configuration.places
         return places[places.index(self.place) - 1] if self.member else places[-1]
 
@@ -396,7 +391,7 @@ class ChainServerCore:
         return []
 
     def _resume(self, sender: int, message: Resume, now: float) -> None:
-        """The successor says where its log ends: the common part is found, and it gets the rest."""
+        """Find the common part of our log and the successor's, and send the rest."""
         target = self.next
         if target is None or target.place != sender or not self.aligned:
             return
@@ -481,7 +476,7 @@ class ChainServerCore:
         self._seen_at = now
 
     def agree(self, effects: list[Effect], now: float) -> list[Effect]:
-        """What the agreement has answered, and what follows from what it has decided."""
+        """Return effects of the agreement, and those of its decision."""
         if self.agreement.number > self.number:
             return effects + self._enter(self.agreement.number, self.agreement.value, now)
         return effects
@@ -532,7 +527,7 @@ class ChainServerCore:
         return disk if follows else another(disk, number)
 
     def _be_in(self, configuration: Configuration) -> Configuration:
-        """It is the newest that this server knows."""
+        """Enter the newest configuration that this server knows."""
         self.configuration = configuration
         places = configuration.places
         self.member = configuration.life(self.place) == self.life  # this life is one of the chain

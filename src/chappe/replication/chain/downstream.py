@@ -1,8 +1,8 @@
-"""Who gets what a server has: its successor, or at the tail somebody who joins; and what of it is under way.
+"""Sends entries and states to one neighbour: the successor, or at the tail a joiner.
 
-Entries go out as they come, up to a bound that the neighbour has not acknowledged: so one that is slow costs no more
-than that. What was lost is sent again from the last one that is known to be there, one message first and the others
-when that is acknowledged: so what is sent to one that stands still is little.
+Entries go out as they come, up to a bound that the neighbour has not acknowledged: so a slow one costs no more
+than that. Lost entries are sent again from the last one that is known to be there, one message first and the others
+when that is acknowledged: so little is sent to a neighbour that stands still.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Giver:
         self._wanted = -1
 
     def first(self) -> Piece:
-        """The first piece tells what there is; the others are asked for."""
+        """Return the first piece, which says what there is; the others are asked for."""
         self._sent, self._wanted = max(self._sent, self._limits.piece_bytes), -1
         return self._piece(0)
 
     def more(self, want: Want) -> list[Piece]:
-        """What there is room for. Who asks for the same again did not get it."""
+        """Return pieces that there is room for. A joiner that asks for the same again did not get them."""
         if want.index != self.index:
             return []
         if want.offset <= self._wanted:
@@ -111,7 +111,7 @@ class Taker:
         return state
 
     def want(self) -> Want | None:
-        """What to ask for next; None: nothing has come yet."""
+        """Return what to ask for next; None: nothing has come yet."""
         first, limits = self._first, self._limits
         if first is None:
             return None
@@ -124,7 +124,7 @@ class Taker:
 
 @dataclass(slots=True)
 class Downstream:
-    """One life of another server.
+    """The sending to one life of another server.
 
     Args:
         place: Of it.
@@ -151,18 +151,18 @@ class Downstream:
     _careful: bool = False  # something was lost: one message after the other until more is acknowledged
 
     def begin(self, base: int, now: float) -> None:
-        """It has the same log up to there, and gets what follows."""
+        """Note that it has the same log up to there, and gets the entries behind."""
         self.known, self.giver, self.waits = True, None, False
         self.common = self.acked = self.sent = base
         self.synced, self.moved_at, self.full_at = 0, now, math.inf
         self._back()
 
     def lost(self) -> None:
-        """What it lacks is not in the log any more."""
+        """Note that our log lacks the entries that it needs."""
         self.known = False
 
     def acknowledge(self, message: Ack, end: int, now: float) -> bool:
-        """It says how far it is, of a log that ends here; returns whether that can be."""
+        """Note how far it is, of a log that ends here; return whether that can be."""
         if not self.known or message.end > end:
             return False
         if message.end > self.acked:
@@ -181,11 +181,11 @@ class Downstream:
     def feed(
         self, log: EntryLog, number: int, synced: int, committed: int, now: float, *, joins: bool = False
     ) -> list[Append]:
-        """What it does not have yet, as far as that may be under way, and how far those before are.
+        """Return entries that it does not have yet, as many as may be under way, and how far those before are.
 
-        What is committed a successor has heard first; who ``joins`` is told that, too.
+        A successor has heard of committed entries first; a joiner (``joins``) is told of them, too.
 
-        If the log does not have that any more the neighbour is not ``known``: it asks again, and gets a state.
+        If the log lacks the entries the neighbour is no longer ``known``: it asks again, and gets a state.
         """
         if not self.known or self.giver is not None:
             return []

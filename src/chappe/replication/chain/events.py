@@ -1,4 +1,4 @@
-"""What an application hears of a server of a chain. The text of each is a sentence for people."""
+"""Events that a server of a chain reports to the application. The text of each is a sentence for people."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ServerJoins:
 
 @dataclass(frozen=True, slots=True)
 class JoinAbandoned:
-    """This server, the tail, goes on without another that would join; it asks again by itself when it can."""
+    """This server, the tail, goes on without a joiner; that asks again automatically when it can."""
 
     name: str
 
@@ -70,7 +70,7 @@ class JoinAbandoned:
 
 @dataclass(frozen=True, slots=True)
 class StateTooLarge:
-    """The state has more bytes than go to a server that would join."""
+    """The state has more bytes than a joiner takes."""
 
     name: str
     size: int
@@ -96,7 +96,7 @@ class EntriesDiscarded:
 
 @dataclass(frozen=True, slots=True)
 class WriteRefused:
-    """The disk refused something; it is tried again. Told once a minute at most while that lasts."""
+    """The disk refused a write; it is tried again. Reported at most once a minute while that lasts."""
 
     what: str
     why: str
@@ -107,7 +107,7 @@ class WriteRefused:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The state of this server of a fixed chain is now that of the tail. ``apart``: it had gone on by itself."""
+    """The state of this server of a fixed chain is now that of the tail. ``apart``: it had gone on alone."""
 
     name: str
     had: int

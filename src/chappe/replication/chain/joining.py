@@ -49,12 +49,10 @@ class JoiningServer(Protocol):
 
     @property
     def external(self) -> ExternalState | None:
-        """The part of its machine that lies elsewhere, if there is one."""
+        """The part of its machine's state that lies elsewhere, if there is one."""
         ...
 
-    def take_state(self, state: ChainState, restored: Restored) -> None:
-        """Begin anew with a state."""
-        ...
+    def take_state(self, state: ChainState, restored: Restored) -> None: ...
 
     def apply(self, upto: int) -> None:
         """Apply everything up to the committed entry ``upto``."""
@@ -74,7 +72,6 @@ class Joining:
         self.begun = False  # of a fixed chain: what this server has is from the tail of this configuration
 
     def entered(self) -> None:
-        """Another configuration is in force."""
         self.joiner, self._taker = None, Taker(self._server.replica, self._limits)
         self.begun = False
 
@@ -82,8 +79,8 @@ class Joining:
     def anew(self) -> bool:
         """True if this server has to get the whole state before anything else.
 
-        Where servers agree, what is committed is the same everywhere, and a joiner gets what follows it. In a fixed
-        chain that was cut in two it is not.
+        Where servers agree, committed entries are the same everywhere, and a joiner gets those behind its own. In a
+        fixed chain that was cut in two they are not.
         """
         return self._server.fixed and not self._server.member and not self.begun
 
@@ -91,12 +88,12 @@ class Joining:
 
     @property
     def gives(self) -> bool:
-        """True if somebody gets from here what it needs to join."""
+        """True if a joiner gets its state from here."""
         joiner = self.joiner
         return joiner is not None and (joiner.known or joiner.giver is not None or joiner.waits)
 
     def admit(self, sender: int, message: Join, now: float) -> list[Effect]:
-        """Somebody asks for what it lacks."""
+        """Begin to send a joiner the entries or the state that it lacks."""
         server, configuration = self._server, self._server.configuration
         if not server.tail or not server.aligned or sender in configuration.places or configuration.out[sender]:
             return []
@@ -126,7 +123,7 @@ class Joining:
         return [Send(sender, giver.first())]
 
     def give_more(self, sender: int, message: Want, now: float) -> list[Effect]:
-        """Somebody has room for more of the state that it gets."""
+        """Send a joiner more of the state, as it has room."""
         joiner = self.joiner
         if joiner is None or joiner.place != sender or joiner.giver is None:
             return []
@@ -134,7 +131,7 @@ class Joining:
         return [Send(sender, each) for each in joiner.giver.more(message)]
 
     def look(self, now: float) -> list[Effect]:
-        """Let go of who is not heard any more, or takes nothing for long: it asks again when it is back."""
+        """Drop joiners that are silent, or take nothing for long: they ask again when they are back."""
         joiner, server = self.joiner, self._server
         if joiner is None:
             return []
@@ -148,7 +145,7 @@ class Joining:
         return []
 
     def complete(self, now: float) -> Downstream | None:
-        """Who has everything that is committed, and is to become the tail."""
+        """Return the joiner that has everything committed, and is to become the tail."""
         joiner, server = self.joiner, self._server
         if joiner is None or not joiner.known or joiner.synced < server.committed:
             return None
@@ -161,7 +158,7 @@ class Joining:
 
     @property
     def full(self) -> bool:
-        """True if this server joins and can take nothing for now, as what it has does not get onto its disk."""
+        """True if this server joins and takes nothing for now, as its disk is behind."""
         external = self._server.external
         return external is not None and external.full and not self._server.member
 
@@ -173,7 +170,7 @@ class Joining:
         return "its disk is behind: it takes nothing more until that has caught up" if self.full else self._hindered
 
     def ask(self, now: float) -> list[Effect]:
-        """Who is not a member asks the tail for what it lacks."""
+        """Ask the tail for the rest, as a server that is not a member."""
         server, configuration = self._server, self._server.configuration
         if not server.number or server.place in configuration.places or configuration.out[server.place]:
             return []
@@ -191,7 +188,7 @@ class Joining:
         return [Send(tail, Join(server.number, server.life, committed, not server.aligned))]
 
     def take_piece(self, sender: int, message: Piece, now: float) -> list[Effect]:
-        """A piece of a state has come."""
+        """Take a piece of a state."""
         server, configuration, limits = self._server, self._server.configuration, self._limits
         if server.place in configuration.places or sender != configuration.places[-1]:
             return []

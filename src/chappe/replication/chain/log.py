@@ -17,7 +17,7 @@ ENTRY_BYTES = 40  # counted for each, beside its command
 
 
 class EntryLog:
-    """Entries ``base + 1`` to ``end``; ``base`` is what the oldest state that it stands on has."""
+    """Entries ``base + 1`` to ``end``; ``base`` is the last entry in the oldest state that it stands on."""
 
     def __init__(self, base: int = 0, term: int = 0, entries: Sequence[Entry] = ()) -> None:
         self.base = base
@@ -30,16 +30,15 @@ class EntryLog:
         return self.base + len(self._entries)
 
     def term(self, index: int) -> int:
-        """The term of an entry that is here, or of the base."""
+        """Return the term of an entry that is here, or of the base."""
         return self.base_term if index == self.base else self._entries[index - self.base - 1].term
 
     def entry(self, index: int) -> Entry:
-        """An entry that is here."""
         assert index > self.base
         return self._entries[index - self.base - 1]
 
     def after(self, index: int, bytes_max: int | None = None) -> tuple[Entry, ...]:
-        """What follows an entry: all, or of about so many bytes, one entry at least."""
+        """Return the entries behind one: all, or of about so many bytes, one entry at least."""
         entries, start = self._entries, index - self.base
         if bytes_max is None:
             return tuple(entries[start:])
@@ -52,11 +51,11 @@ class EntryLog:
 
     @staticmethod
     def size(entries: Sequence[Entry]) -> int:
-        """What entries count for, in bytes."""
+        """Return the bytes that entries count for."""
         return sum(map(_size, entries))
 
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Of each term the last entry, oldest first; the base counts as one."""
+        """Return the last entry of each term, oldest first; the base counts as one."""
         found = [(self.base_term, self.base)]
         for index, entry in enumerate(self._entries, self.base + 1):
             if entry.term == found[-1][0]:
@@ -66,7 +65,7 @@ class EntryLog:
         return tuple(found)
 
     def common(self, runs: Sequence[tuple[int, int]]) -> int | None:
-        """The last entry that another log has, too: a term numbers an entry once. None: it is not here any more."""
+        """Return the last entry that another log has, too: a term numbers an entry once. None: it is no longer here."""
         for place in range(len(runs) - 1, -1, -1):
             term, last = runs[place]
             first = runs[place - 1][1] + 1 if place else self.base
@@ -82,14 +81,14 @@ class EntryLog:
         self.bytes += _size(entry)
 
     def cut(self, index: int) -> None:
-        """Drop what follows an entry."""
+        """Drop the entries behind one."""
         assert index >= self.base
         gone = self._entries[index - self.base :]
         del self._entries[index - self.base :]
         self.bytes -= sum(map(_size, gone))
 
     def shorten(self, index: int) -> None:
-        """Drop what comes before an entry, and the entry: a state has it."""
+        """Drop an entry and all before it: a state has them."""
         if index > self.base:
             term = self.term(index)
             gone = self._entries[: index - self.base]
@@ -117,11 +116,11 @@ class ChainState:
 
 @dataclass(frozen=True, slots=True)
 class LogChange:
-    """What is to be on disk, done in this order.
+    """A change of the log on disk, done in this order.
 
     Args:
-        state: Instead of everything that is there.
-        keep: Entries behind this one go first.
+        state: Replaces everything that is there.
+        keep: Entries behind this one are removed first.
         entries: Appended, the first of them is ``keep + 1``.
         committed: Everything up to there is committed: a hint for the next life, which may be late.
     """
@@ -134,7 +133,7 @@ class LogChange:
 
 @dataclass(frozen=True, slots=True)
 class LoadedChain:
-    """What is on a disk: every change that was written, and of the last one perhaps only the beginning."""
+    """The content of a disk: every change that was written, and of the last one perhaps only the beginning."""
 
     state: ChainState | None = None
     entries: tuple[Entry, ...] = ()

@@ -26,17 +26,17 @@ APART: Final = "it and its neighbour do not hear each other"
 
 @dataclass(frozen=True, slots=True)
 class ChainView:
-    """What a server goes by: the newest configuration, and beats, its own among them.
+    """The facts by which a server proposes: the newest configuration, and beats, its own among them.
 
     Args:
         number: Of the configuration; 0: the chain is not founded.
         configuration: That one.
-        durable: What a chain is founded as.
+        durable: Whether a chain that does not exist yet is founded as durable.
         names: Of the servers.
         beats: Of those that are heard, and its own, by place.
         slow: A member that is behind for long, or -1.
-        asked: Who is to stay out (True), or may come back (False), by place.
-        patient: If no member is left: whether to wait for those who are not back.
+        asked: Servers to stay out (True), or that may come back (False), by place.
+        patient: If no member is left: whether to wait for those that are not back.
         fixed: Whether servers decide alone.
         member: Whether this server is a member.
     """
@@ -54,13 +54,12 @@ class ChainView:
 
     @property
     def line(self) -> tuple[int, ...]:
-        """The line of the next configuration; empty where servers agree."""
         return line_behind(self.configuration, self.number) if self.fixed else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to propose, if anything, and who leaves for which reason; ``why`` if nothing can be done."""
+    """The configuration to propose, if any, and who leaves for which reason; ``why`` if nothing can be done."""
 
     configuration: Configuration | None = None
     leaving: tuple[tuple[int, str], ...] = ()
@@ -68,7 +67,7 @@ class Proposal:
 
     @property
     def doubtful(self) -> bool:
-        """True if others may soon say something else: not all notice at once that somebody is silent."""
+        """True if beats may soon say something else: not all servers notice a silence at once."""
         return any(why is APART for _, why in self.leaving)
 
 
@@ -140,7 +139,7 @@ def another(drawn: int, number: int) -> int:
 
 
 def _founded(known: ChainView) -> Proposal:
-    """The first configuration needs everybody."""
+    """Found the chain, which needs everybody."""
     beats = known.beats
     everybody = range(len(known.names))
     begins = "a chain begins when all its servers are there and hear each other"
@@ -156,7 +155,7 @@ def _founded(known: ChainView) -> Proposal:
 
 
 def _begun_again(known: ChainView, out: tuple[bool, ...]) -> Proposal:
-    """All members are gone: those who are back with their disks have all that was committed."""
+    """Begin again, as all members are gone: those that are back with their disks have all that was committed."""
     configuration, beats = known.configuration, known.beats
     missing = [place for place in configuration.places if place not in beats]
     back = [
@@ -186,12 +185,12 @@ def _begun_again(known: ChainView, out: tuple[bool, ...]) -> Proposal:
 
 
 def _hearers(beats: Mapping[int, Beat], place: int) -> int:
-    """How many of those that are heard hear a server."""
+    """Return how many of those that are heard hear a server."""
     return sum(1 for each, beat in beats.items() if each != place and beat.hears >> place & 1)
 
 
 def _apart(beats: Mapping[int, Beat], stay: list[int]) -> int | None:
-    """Of the first two neighbours that do not hear each other the one that fewer hear."""
+    """Return of the first two neighbours that do not hear each other the one that fewer hear."""
     for before, after in pairwise(stay):
         one, other = beats.get(before), beats.get(after)
         deaf = (one is not None and not one.hears >> after & 1) or (other is not None and not other.hears >> before & 1)

@@ -1,7 +1,7 @@
-"""What the servers of a chain tell each other, and clients, in msgpack.
+"""Messages between servers of a chain and clients, in msgpack.
 
-``number`` is that of the sender's configuration: what comes of an older one is refused, of a newer one it waits until
-that is known here. Entries of the log are numbered from 1.
+``number`` is that of the sender's configuration: messages of an older one are refused, those of a newer one wait until
+it is known here. Entries of the log are numbered from 1.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     Args:
         term: Number of the configuration whose head numbered it.
         at_us: When the head did, by the time of day; never earlier than the entry before.
-        session: Whose it is: the entry that opened it; 0: this one opens a session, or is the head's own.
+        session: Its session; 0: this one opens a session, or is the head's own.
         seq: Its number in the session, from 1; without a session 1: the head's own command.
         done: The client has the results of the steps up to this one.
-        command: For the machine; of one that opens a session what the client recognizes it by.
+        command: For the machine; of one that opens a session the token by which the client recognizes it.
         also: Further commands of the same step, in order; or the origin, in an entry that opens a session.
     """
 
@@ -67,7 +67,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
-    """What all servers tell all others several times a second; ``hears``: a bit for each that is heard."""
+    """The state that all servers tell all others several times a second; ``hears``: a bit for each that is heard."""
 
     number: Word
     disk: Word
@@ -80,7 +80,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
-    """To the predecessor, on entering a configuration: of each term in the log the last entry, oldest first."""
+    """To the predecessor, on entering a configuration: the last entry of each term in the log, oldest first."""
 
     number: Word
     runs: Annotated[tuple[tuple[Word, Word], ...], msgspec.Meta(max_length=ENTRIES_MAX)]
@@ -88,7 +88,7 @@ class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
-    """To the successor: entries behind ``base``; ``first``: it drops what it has beyond that.
+    """To the successor: entries behind ``base``; ``first``: it drops its entries beyond that.
 
     ``synced`` is how far all members up to the sender are on disk.
     """
@@ -104,7 +104,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack"):
     """To the predecessor: it has everything up to ``end``; up to ``committed`` it is confirmed.
 
-    ``full``: of who joins, and takes no entries for now, as its disk is behind.
+    ``full``: from a joiner that takes no entries for now, as its disk is behind.
     """
 
     number: Word
@@ -116,7 +116,7 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack"):
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
-    """To the tail, from who is not a member: send what follows the entry ``committed``; ``lost``: from there on."""
+    """To the tail, from a server that is not a member: send entries behind ``committed``; ``lost``: once more."""
 
     number: Word
     life: Word
@@ -154,7 +154,7 @@ class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
-    """``disk`` has voted for no newer one; ``committed``: what a tail has to show."""
+    """``disk`` has voted for no newer one; ``committed``: the entry that a tail has to show."""
 
     number: Word
     life: Word
@@ -196,7 +196,7 @@ class Do(msgspec.Struct, frozen=True, array_like=True, tag="do"):
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """To any member: what does the machine say to this?"""
+    """To any member: a question for the machine."""
 
     token: Word
     query: Command
@@ -208,7 +208,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
-    """What became of a step: committed, as ``members`` servers have it, on disk if ``durable``.
+    """The outcome of a step: committed, as ``members`` servers have it, on disk if ``durable``.
 
     ``outcome`` and ``result`` are of its command number ``first``, from 0, and ``also`` of those that follow: the
     results of one step may come in several messages.
@@ -233,7 +233,7 @@ class Says(msgspec.Struct, frozen=True, array_like=True, tag="says"):
 
 
 class Chain(msgspec.Struct, frozen=True, array_like=True, tag="chain"):
-    """Who is in the chain, to a client that asks the wrong one: places, head first. ``why`` if nobody serves."""
+    """The members' places, head first, to a client that asks the wrong server. ``why`` if nobody serves."""
 
     number: Word
     members: Annotated[tuple[Word, ...], msgspec.Meta(max_length=SERVERS_MAX)]
@@ -252,12 +252,11 @@ _ANSWER: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer
 
 
 def encode(message: Between | Request | Answer) -> bytes:
-    """The bytes of a message."""
     return _ENCODER.encode(message)
 
 
 def decode_between(frame: bytes) -> Between:
-    """What another server says. Raises ProtocolError."""
+    """Decode another server's message. Raises ProtocolError."""
     try:
         return _BETWEEN.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -265,7 +264,7 @@ def decode_between(frame: bytes) -> Between:
 
 
 def decode_request(frame: bytes) -> Request:
-    """What a client wants. Raises ProtocolError."""
+    """Decode a client's request. Raises ProtocolError."""
     try:
         return _REQUEST.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -273,7 +272,7 @@ def decode_request(frame: bytes) -> Request:
 
 
 def decode_answer(frame: bytes) -> Answer:
-    """What a client is told. Raises ProtocolError."""
+    """Decode an answer to a client. Raises ProtocolError."""
     try:
         return _ANSWER.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What a server knows of the others by their beats, and who hears whom."""
+"""Beats of the other servers, and who hears whom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Peers:
     Args:
         place: Of this server.
         servers: How many are named.
-        silent_s: Who is not heard for so long counts as silent.
+        silent_s: Seconds without a beat after which a server counts as silent.
     """
 
     def __init__(self, place: int, servers: int, silent_s: float) -> None:
@@ -24,30 +24,29 @@ class Peers:
         self._heard_at: dict[int, float] = {}
 
     def hear(self, sender: int, beat: Beat, now: float) -> None:
-        """Somebody has said something of itself."""
         self._beats[sender] = beat
         self._heard_at[sender] = now
 
     def paused(self, now: float) -> None:
-        """This server stood still: what it did not hear meanwhile says nothing of the others."""
+        """Forget silences: this server stood still, and did not hear others meanwhile."""
         for place in self._heard_at:
             self._heard_at[place] = now
 
     def beat(self, place: int, now: float) -> Beat | None:
-        """The newest beat of a server that is heard."""
+        """Return the newest beat of a server that is heard."""
         fresh = now - self._heard_at.get(place, -math.inf) < self._silent_s
         return self._beats.get(place) if fresh else None
 
     def heard(self, now: float) -> dict[int, Beat]:
-        """All that are heard, by place."""
+        """Return all that are heard, by place."""
         found = ((place, self.beat(place, now)) for place in self.others)
         return {place: beat for place, beat in found if beat is not None}
 
     def hears(self, now: float) -> int:
-        """A bit for each server that is heard."""
+        """Return a bit for each server that is heard."""
         return sum(1 << place for place in self.heard(now))
 
     def mutual(self, place: int, now: float) -> Beat | None:
-        """The beat of a server that is heard, and hears this one."""
+        """Return the beat of a server that is heard, and hears this one."""
         beat = self.beat(place, now)
         return beat if beat is not None and beat.hears >> self.place & 1 else None

@@ -44,15 +44,15 @@ class ProposingServer(Protocol):
         ...
 
     def agree(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Return what the agreement has answered, and what follows from what it has decided."""
+        """Return effects of the agreement, and those of its decision."""
         ...
 
 
 class Proposing:
-    """See the module.
+    """The part of a server that proposes configurations.
 
     Args:
-        durable: What a chain is founded as that does not exist yet.
+        durable: Whether a chain that does not exist yet is founded as durable.
     """
 
     def __init__(self, server: ProposingServer, limits: ChainLimits, *, durable: bool, now: float) -> None:
@@ -67,7 +67,7 @@ class Proposing:
         self._listens_until = now + limits.silent_s  # before, silence of others means nothing
 
     def ask_out(self, place: int, out: bool) -> None:
-        """Have a server stay out of the chain, or come back; raises UsageError."""
+        """Keep a server out of the chain, or let it come back; raises UsageError."""
         server = self._server
         others = [each for each in server.configuration.places if each != place and not self._asked.get(each)]
         if out and server.number and not others:
@@ -75,19 +75,18 @@ class Proposing:
         self._asked[place] = out
 
     def entered(self) -> None:
-        """Another configuration is in force."""
         out = self._server.configuration.out
         self._asked = {place: asked for place, asked in self._asked.items() if out[place] != asked}
         self._proposed = None
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew to notice what lasts for long: it has changed, or this server stood still."""
+        """Restart timers of lasting conditions: they have changed, or this server stood still."""
         self._trouble_at = self._gone_at = math.inf
         self._slow = None
 
     def consider(self, now: float) -> list[Effect]:
-        """Propose what would be better, if it is this server's turn."""
+        """Propose a better configuration, if it is this server's turn."""
         server = self._server
         beats = {server.place: server.beat(now), **server.peers.heard(now)}
         if server.fixed and any(beat.number > server.number for beat in beats.values()):
@@ -131,7 +130,7 @@ class Proposing:
         return actions + server.agree(server.agreement.propose(value.encode(found.configuration), now), now)
 
     def _take_in(self, now: float) -> list[Effect]:
-        """The tail has somebody join who has everything, and commits nothing until that is decided."""
+        """Propose, as the tail, a joiner that has everything, and commit nothing until that is decided."""
         server = self._server
         configuration = server.configuration
         joiner = None if server.holds or not server.tail or not server.aligned else server.joining.complete(now)
@@ -145,7 +144,7 @@ class Proposing:
         return [Report(ServerJoins(server.names[joiner.place])), *proposed]
 
     def _slowest(self, beats: dict[int, Beat], now: float) -> int:
-        """The first member that has not synced what another had long ago; -1: none."""
+        """Return the first member that has not synced what another had long ago; -1: none."""
         server = self._server
         members = [
             (place, beats[place]) for place, life in server.configuration.chain

@@ -27,31 +27,31 @@ TERM_MASK: Final = (1 << 63 - INDEX_BITS) - 1
 
 
 def session_opened(index: int, term: int, *, fixed: bool) -> int:
-    """The number of the session that the entry ``index`` opens: of two halves of a fixed chain never the same."""
+    """Return the number of the session that entry ``index`` opens: in two halves of a fixed chain never the same."""
     return (term & TERM_MASK) << INDEX_BITS | index if fixed else index
 
 
 class ReplicatedMachine(Protocol):
-    """What is replicated. It must be deterministic: the same commands make the same state and results anywhere."""
+    """A user's machine. It must be deterministic: the same commands make the same state and results anywhere."""
 
     def apply(self, command: bytes) -> bytes:
-        """Do a command. What it raises is its result, and what it has changed until then stays."""
+        """Carry out a command. An exception is its result, and changes made before it stay."""
         ...
 
     def read(self, query: bytes) -> bytes:
-        """Answer without changing anything."""
+        """Answer a query without changing the state."""
         ...
 
     def snapshot(self) -> bytes:
-        """All of the state; equal states have equal bytes."""
+        """Return the whole state; equal states have equal bytes."""
         ...
 
     def restore(self, state: bytes) -> None:
-        """Be as when this snapshot was made; of no bytes: as in the beginning.
+        """Return to the state of a snapshot; of no bytes: to the initial one.
 
-        The bytes are whole, byte for byte what ``snapshot`` returned, or ``transfer``: of this machine, or of that of
-        another server, which may run an older or newer version of the program. Whatever was there before goes. What
-        this raises ends the server, which must not go on with half a state; another one is not tried.
+        The bytes are whole, byte for byte as ``snapshot`` returned them, or ``transfer``: of this machine, or of that
+        of another server, which may run an older or newer version of the program. The former state is dropped. An
+        exception ends the server, which must not go on with half a state; another one is not tried.
         """
         ...
 
@@ -65,15 +65,15 @@ class TimedMachine(Protocol):
 
 @runtime_checkable
 class FiledMachine(Protocol):
-    """A machine that keeps its state on a disk of its own: its ``snapshot`` says only what of it is meant.
+    """A machine that keeps its state on a disk of its own: its ``snapshot`` only refers to it.
 
-    Such a snapshot is asked for now and then, and what it means has to be synced by then. ``restore`` is called in the
-    beginning of each life, with the newest snapshot that is on the chain's own disk, or with no bytes if there is none:
-    everything later goes, and is applied again. To a server elsewhere goes what ``transfer`` makes.
+    Such a snapshot is asked for now and then, and the state that it refers to has to be synced by then. ``restore`` is
+    called at the beginning of each life, with the newest snapshot on the chain's own disk, or with no bytes if there is
+    none: everything later goes, and is applied again. A server elsewhere gets the bytes of ``transfer``.
     """
 
     def transfer(self) -> bytes:
-        """All of the state, for ``restore`` on another disk."""
+        """Return the whole state, for ``restore`` on another disk."""
         ...
 
 
@@ -107,10 +107,10 @@ class PiecedMachine(Protocol):
 
 @runtime_checkable
 class HeadMachine(Protocol):
-    """A machine that has a part at the head which gives commands of its own: see ``ChainServer.propose``."""
+    """A machine with a part at the head that gives commands of its own: see ``ChainServer.propose``."""
 
     def apply_own(self, command: bytes) -> bytes:
-        """As ``apply``, of a command that the head itself has given and no client."""
+        """Carry out a command that the head itself has given and no client."""
         ...
 
 
@@ -156,16 +156,14 @@ class ChainReplica:
 
     @property
     def sessions(self) -> int:
-        """How many are open."""
         return len(self._sessions)
 
     def begin(self) -> None:
-        """There is no state yet."""
         if self._filed is not None:
             self.machine.restore(b"")
 
     def apply(self, index: int, entry: Entry) -> Outcomes | None:
-        """Do the next entry, once; None: it was done before, and the client said that it has the result."""
+        """Carry out the next entry, once; None: it was done before, and the client said that it has the result."""
         assert index == self.applied + 1
         self.applied = index
         self.asked = False
@@ -207,19 +205,18 @@ class ChainReplica:
         return outcomes
 
     def read(self, query: bytes) -> Outcome:
-        """Ask the machine."""
         try:
             return _bounded(self.machine.read(query))
         except Exception as error:
             return RAISED, _reason(error)
 
     def last(self, session: int) -> int | None:
-        """The newest command of a session; None if it is not open."""
+        """Return the newest command of a session; None if it is not open."""
         found = self._sessions.get(session)
         return None if found is None else found.last
 
     def result(self, session: int, seq: int) -> Outcomes | None:
-        """What became of a step: None if it is not done, or the client has it; EXPIRED if it was forgotten."""
+        """Return the results of a step: None if it is not done, or the client has them; EXPIRED if forgotten."""
         found = self._sessions.get(session)
         if found is None or not found.done < seq <= found.last:
             return None
@@ -254,7 +251,7 @@ class ChainReplica:
         return Restored(self)
 
     def restore(self, index: int, chunks: Iterable[Buffer]) -> None:
-        """Be as behind an entry. Raises ProtocolError."""
+        """Restore the state behind an entry. Raises ProtocolError."""
         restored = self.restoring()
         for chunk in chunks:
             for at in range(0, len(chunk), self._limits.made_bytes):
@@ -296,7 +293,7 @@ class ChainReplica:
             return RAISED, _reason(error)
 
     def _forget(self) -> None:
-        """Sessions that nobody has used for long are over."""
+        """End sessions that were not used for long."""
         until = self._age_us - self._session_us
         sessions = self._sessions
         while sessions:
@@ -312,7 +309,7 @@ class ChainReplica:
         self._origins.remove(session)
 
     def _hold(self, number: int, session: _ClientSession) -> None:
-        """It was used last. If there is too much of all results, the oldest of who was used least recently go."""
+        """Note a session as used last. If all results are too large, the oldest of the least recently used ones go."""
         self._holding.pop(number, None)
         if session.results:
             self._holding[number] = None
@@ -398,8 +395,8 @@ def _reason(error: Exception) -> bytes:
 class ExternalState(Protocol):
     """A machine that writes a part of its state to its member's disk later, outside the chain.
 
-    The chain's log keeps such a part safe until then. So a log is not shortened before the part that the state behind
-    it means is written; and that state, which goes to joiners, need not hold it: a joiner gets it on a way of its own.
+    The chain's log keeps such a part safe until then. So a log is not shortened before the external part of the state
+    behind it is written; and that state, which goes to joiners, need not hold it: a joiner gets it on a way of its own.
     Everything here is looked up often, and must be quick.
     """
 
@@ -410,14 +407,14 @@ class ExternalState(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether so much is not written yet that a member confirms nothing more, and who joins takes nothing more."""
+        """True if too much is not written yet: a member then confirms nothing more, and a joiner takes nothing more."""
         ...
 
     @property
     def complete(self) -> bool:
-        """True if all is there that the state means from which it was restored. Who joins is let in only then."""
+        """True if every record that the restored state refers to is there. A joiner is let in only then."""
         ...
 
     def mark(self) -> int:
-        """The mark of what was applied last."""
+        """Return the mark of the command that was applied last."""
         ...

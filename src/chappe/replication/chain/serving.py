@@ -1,4 +1,4 @@
-"""What clients ask of a server of a chain: sessions and commands at the head, answers at the tail, reads anywhere."""
+"""Serves clients of a chain: sessions and commands at the head, answers at the tail, reads anywhere."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class WaitingRead:
     """A read.
 
     Args:
-        client: Who is answered.
+        client: The client to answer.
         token: Its number.
-        query: What is asked.
+        query: For the machine.
         round: Answers to this question or a later one count.
         need: The entry up to which the state has to be applied; -1: the tail is asked.
     """
@@ -58,7 +58,7 @@ class ReadingRounds:
     """One question for all reads that came before it: whether a majority has voted for nothing newer.
 
     Args:
-        most: So many wait at most.
+        most: Most reads that wait.
         bytes_max: Of the queries of those that wait.
     """
 
@@ -77,7 +77,7 @@ class ReadingRounds:
         return len(self._reads)
 
     def add(self, client: Hashable, token: int, query: bytes, need: int) -> bool:
-        """One more, which counts on the next question; one that waits already stays. False: there is no room."""
+        """Add a read, which counts on the next question; one that waits already stays. False: there is no room."""
         if (client, token) in self._known:
             return True
         if len(self._reads) >= self._most or self._bytes + len(query) > self._bytes_max:
@@ -88,7 +88,7 @@ class ReadingRounds:
         return True
 
     def ask(self) -> bool:
-        """Whether to begin a round."""
+        """Return True if a round is to begin."""
         if self.asking or not self._reads or self._reads[-1].round <= self.round:
             return False
         self.round += 1
@@ -102,14 +102,14 @@ class ReadingRounds:
         return not self.asking and bool(self._reads) and self._reads[0].need < 0
 
     def again(self) -> None:
-        """The configuration has changed, or an answer was lost: all are asked for anew."""
+        """Ask anew for all reads: the configuration has changed, or an answer was lost."""
         self.asking = False
         self._passed = self.round
         for each in self._reads:
             each.round, each.need = self.round + 1, -1
 
     def vote(self, place: int, round_: int, majority: int) -> None:
-        """A server has voted for nothing newer."""
+        """Note that a server has voted for nothing newer."""
         if not self.asking or round_ != self.round:
             return
         self._votes.add(place)
@@ -118,13 +118,13 @@ class ReadingRounds:
             self._passed = self.round
 
     def committed(self, round_: int, committed: int) -> None:
-        """The tail says what was committed when it was asked."""
+        """Note the last entry that was committed when the tail was asked."""
         for each in self._reads:
             if each.need < 0 and each.round <= round_:
                 each.need = committed
 
     def ready(self, applied: int) -> list[WaitingRead]:
-        """Take those that may be answered now; in the order in which they came."""
+        """Take reads that may be answered now; in the order in which they came."""
         found = []
         while self._reads:
             first = self._reads[0]
@@ -136,7 +136,7 @@ class ReadingRounds:
         return found
 
     def clear(self) -> list[WaitingRead]:
-        """Take all: nobody can answer them here."""
+        """Take all reads, which cannot be answered here."""
         found = list(self._reads)
         self._reads.clear()
         self._known.clear()
@@ -173,12 +173,12 @@ class ServingServer(Protocol):
 
     @property
     def shown(self) -> int:
-        """What a read has to show that comes to the tail now."""
+        """The entry that a read at the tail has to show now."""
         ...
 
     @property
     def log_most(self) -> int:
-        """So many bytes the log may have before a state takes its place."""
+        """The bytes that the log may have before a state takes its place."""
         ...
 
 
@@ -245,20 +245,19 @@ class Serving:
         return []
 
     def confirmed(self, sender: int, message: Confirmed) -> None:
-        """A server has voted for nothing newer."""
         server = self._server
         if sender == server.configuration.places[-1]:
             self._reads.committed(message.round, message.committed)
         self._reads.vote(sender, message.round, server.majority)
 
     def propose(self, command: bytes) -> None:
-        """The head gives a command itself. There is room for it: its giver bounds what it gives."""
+        """Number a command of the head itself. There is room for it: the machine bounds its commands."""
         self._append(0, 1, 0, command)
 
     # -- what the server tells --------------------------------------------------------------------------------
 
     def committed(self, index: int, entry: Entry, outcomes: Outcomes | None) -> list[Effect]:
-        """The tail has applied an entry: whoever waits for it is answered."""
+        """Answer the clients that wait for an entry, which the tail has applied."""
         server = self._server
         if entry.own:
             return []
@@ -275,7 +274,6 @@ class Serving:
         return self._done(client, entry.session, entry.seq, outcomes)
 
     def entered(self) -> list[Effect]:
-        """Another configuration is in force."""
         server = self._server
         self.forget()
         if server.member:
@@ -284,7 +282,7 @@ class Serving:
         return [self._redirect(each.client) for each in self._reads.clear()]
 
     def forget(self) -> None:
-        """The log is not what it was."""
+        """Forget the sessions of a log that was replaced."""
         self._lasts = {}
         server = self._server
         if server.head:
@@ -293,13 +291,12 @@ class Serving:
                     self._lasts[entry.session] = entry.seq
 
     def repeat(self) -> list[Effect]:
-        """Repeat requests that may have been lost."""
         if self._reads.stuck:
             self._reads.again()
         return self._ask() if self._reads.asking and self._server.member else []
 
     def flush(self) -> list[Effect]:
-        """Ask what reads wait for, and answer those for which it is known."""
+        """Ask the questions that reads wait for, and answer those that may be answered."""
         server, actions = self._server, list[Effect]()
         if self._lasts and server.log.end == server.committed:
             self._lasts = {}
@@ -322,7 +319,7 @@ class Serving:
         return [Send(place, confirm) for place in server.peers.others]
 
     def _last(self, session: int) -> int | None:
-        """The newest command of a session in the log; None: it is not open."""
+        """Return the newest command of a session in the log; None: it is not open."""
         server = self._server
         last = self._lasts.get(session)
         if last is None:

@@ -64,7 +64,7 @@ class Making:
 
 class Frames(Protocol):
     def frame(self, frame: bytes) -> None:
-        """Take the next one. Raises ProtocolError."""
+        """Take the next frame. Raises ProtocolError."""
         ...
 
 
@@ -77,7 +77,7 @@ class Splitter:
         self._begun = False
 
     def add(self, chunk: Buffer) -> None:
-        """Take the next one. Raises ProtocolError."""
+        """Take the next chunk. Raises ProtocolError."""
         rest = self._rest
         rest += chunk
         if not self._begun and rest:

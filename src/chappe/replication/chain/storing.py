@@ -1,4 +1,4 @@
-"""What a server has on disk, and the jobs for what is not there: changes one by one, and a state beside them."""
+"""The log of a server on disk, and jobs for entries that are not there: changes one by one, and a state beside them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StoringServer(Protocol):
 
 
 class Storing:
-    """The part of a server that its disk sees. All that its log begins with is on disk already."""
+    """The part of a server that its disk sees. Its first log is on disk already."""
 
     def __init__(self, server: StoringServer, limits: ChainLimits) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class Storing:
 
     @property
     def why(self) -> str:
-        """Why the log is not on disk, if the disk has refused it."""
+        """The reason why the log is not on disk, if the disk has refused it."""
         return str(self._refused[LOG][1]) if LOG in self._refused else ""
 
     # -- what changes -----------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Storing:
         self._cut, self._state, self._saves = None, state, None
 
     def cut(self, base: int) -> None:
-        """What follows an entry goes."""
+        """Drop the entries behind ``base``."""
         self.synced = min(self.synced, base)
         if self._written > base:
             self._written = base
@@ -79,7 +79,7 @@ class Storing:
     # -- what the disk answers --------------------------------------------------------------------------------
 
     def done(self, job: LogChange | SaveState, outcome: StorageError | None, now: float) -> list[Effect]:
-        """A job is done, or the disk has refused it."""
+        """Note that a job is done, or that the disk has refused it."""
         if isinstance(job, LogChange):
             return self._wrote(job) if outcome is None else self._not_written(job, str(outcome), now)
         self._saving, saved = None, self._saving
@@ -99,7 +99,7 @@ class Storing:
         return []
 
     def _not_written(self, change: LogChange, why: str, now: float) -> list[Effect]:
-        """How much of it is there is not known: all that is not synced is written again."""
+        """Write everything again that is not synced, as an unknown part of a change is there."""
         assert self._writing
         self._writing = False
         if change.state is not None and self._state is None and change.state.index >= self._server.log.base:
@@ -109,7 +109,7 @@ class Storing:
         return self.refused(LOG, why, now)
 
     def refused(self, what: str, why: str, now: float) -> list[Effect]:
-        """Report what the disk has refused, unless that was told."""
+        """Report a refusal of the disk, unless it was reported."""
         told = self._refused.get(what)
         if told is not None and now - told[0] < TOLD_AGAIN_S:
             return []
@@ -120,7 +120,7 @@ class Storing:
     # -- what the disk gets -----------------------------------------------------------------------------------
 
     def flush(self, now: float) -> list[Effect]:
-        """Save a state in place of the log, beside later changes; and write what is not written."""
+        """Save a state in place of the log, beside later changes; write entries that are not on disk."""
         jobs: list[Effect] = []
         server, state = self._server, self._saves
         if state is not None and self._saving is None and now >= self._save_at and self._cut is None:

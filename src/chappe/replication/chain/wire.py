@@ -1,6 +1,6 @@
-"""What goes over a connection of a chain: who speaks to which chain, and then messages, many at once.
+"""Frames of a chain's connections: a header that names the chain, and then messages, many at once.
 
-The first frame is ``CHN``, a version, a kind, the place of a server that speaks, and which chain is meant: eight bytes
+The first frame is ``CHN``, a version, a kind, the place of a server that speaks, and the chain: eight bytes
 of a hash over its name, its servers' names and whether it is fixed, so that programs with different files find out. The
 second one is a msgpack array of messages. Questions of administrators are only here, as no chain depends on them.
 """
@@ -39,7 +39,7 @@ class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
 
 
 class Other(msgspec.Struct, frozen=True, array_like=True):
-    """What a server hears of another one: its last entry, and how far it is synced and committed there."""
+    """Another server as a server hears it: its last entry, and how far it is synced and committed there."""
 
     name: Text
     end: Word
@@ -48,7 +48,7 @@ class Other(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
-    """The answer to ``Look``: ``out`` are servers that are to stay out, ``why`` what it waits for, if it does."""
+    """The answer to ``Look``: ``out`` are servers that are to stay out, ``why`` the reason for which this one waits."""
 
     token: Word
     place: Word
@@ -66,7 +66,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
 
 
 class Exclude(msgspec.Struct, frozen=True, array_like=True, tag="exclude"):
-    """Have the server at ``place`` stay out of the chain, or come back."""
+    """Keep the server at ``place`` out of the chain, or let it come back."""
 
     token: Word
     place: Word
@@ -74,14 +74,14 @@ class Exclude(msgspec.Struct, frozen=True, array_like=True, tag="exclude"):
 
 
 class Excluded(msgspec.Struct, frozen=True, array_like=True, tag="excluded"):
-    """That is asked for now; or ``why`` it cannot be."""
+    """The answer to ``Exclude``: it is asked for now; or ``why`` it cannot be."""
 
     token: Word
     why: Text
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """Nothing of what was asked is answered, whatever is tried again; ``why`` is a sentence."""
+    """Nothing that was asked is answered, also if it is tried again; ``why`` is a sentence."""
 
     why: Text
 
@@ -102,7 +102,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first frame: ``place`` is 0 but of servers."""
+    """The first frame: ``place`` is 0 except for servers."""
 
     kind: int
     place: int
@@ -110,18 +110,18 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def chain_of(name: str, servers: Sequence[str], *, fixed: bool = False) -> bytes:
-    """Which chain is meant, in eight bytes; servers and clients that take it for one of the other kind find out."""
+    """Return eight bytes that identify a chain; servers and clients that take it for the other kind find out."""
     named = (name, *servers, *(("", "fixed") if fixed else ()))
     return hashlib.sha256("\0".join(named).encode()).digest()[:8]
 
 
 def encode_header(kind: int, place: int, chain: bytes) -> bytes:
-    """The bytes of a first frame."""
+    """Return the bytes of a first frame."""
     return HEADER.pack(MAGIC, VERSION, kind, place, chain)
 
 
 def decode_header(frame: bytes) -> Header:
-    """A first frame. Raises ProtocolError."""
+    """Decode a first frame. Raises ProtocolError."""
     if len(frame) != HEADER.size:
         raise ProtocolError(f"{len(frame)} bytes that are no message of a chain")
     magic, version, kind, place, chain = HEADER.unpack(frame)
@@ -135,14 +135,13 @@ def decode_header(frame: bytes) -> Header:
 
 
 def encode_one(message: Between | AnyRequest | AnyAnswer) -> bytes:
-    """The bytes of a message, for ``pack``."""
     if isinstance(message, Look | Exclude | Seen | Excluded | Refused):
         return _ENCODER.encode(message)
     return encode(message)
 
 
 def pack(messages: Sequence[bytes]) -> list[bytes]:
-    """Second frames with these encoded messages, in order, as few as there can be."""
+    """Return second frames with these encoded messages, in order, as few as there can be."""
     frames: list[bytes] = []
     first = size = 0
     for place, message in enumerate(messages):
@@ -156,17 +155,17 @@ def pack(messages: Sequence[bytes]) -> list[bytes]:
 
 
 def unpack_between(frame: bytes) -> list[Between]:
-    """What another server says. Raises ProtocolError."""
+    """Decode another server's messages. Raises ProtocolError."""
     return _unpacked(_BETWEEN, frame)
 
 
 def unpack_requests(frame: bytes) -> list[AnyRequest]:
-    """What a client asks. Raises ProtocolError."""
+    """Decode a client's requests. Raises ProtocolError."""
     return _unpacked(_REQUESTS, frame)
 
 
 def unpack_answers(frame: bytes) -> list[AnyAnswer]:
-    """What a server answers. Raises ProtocolError."""
+    """Decode a server's answers. Raises ProtocolError."""
     return _unpacked(_ANSWERS, frame)
 
 

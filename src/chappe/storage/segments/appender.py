@@ -66,7 +66,6 @@ class Appender:
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest segment."""
         return self.sealed[0].number if self.sealed else self.table.number
 
     def is_over(self, segment_bytes: int, segment_entries: int) -> bool:
@@ -163,7 +162,6 @@ class Appender:
         return table.number
 
     def release(self) -> None:
-        """Close the file for now."""
         if self.fd >= 0:
             self._ops.close(self.fd)
             self.fd = -1

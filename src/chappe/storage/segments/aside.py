@@ -26,10 +26,7 @@ class Aside:
         self._ops = ops
 
     def keep_end(self, segment: str, position: int) -> None:
-        """Copy what a segment has from ``position`` on, durably; nothing if that is all zeros.
-
-        Raises OSError: it is not kept, and must not be cut off.
-        """
+        """Copy a segment's bytes from ``position`` on, durably; none if all are zeros."""
         with self._ops.opened(segment) as fd:
             size = os.fstat(fd).st_size
             pieces = range(position, size, _PIECE_BYTES)
@@ -46,7 +43,6 @@ class Aside:
         self.prune()
 
     def take(self, segment: str) -> None:
-        """Move a whole segment here, durably; raises OSError."""
         target = self._target(segment, 0)
         self._ops.replace(segment, target)
         self._ops.sync_directory(self.path)
@@ -61,14 +57,13 @@ class Aside:
         return os.path.join(self.path, f"{time.time_ns() // 1000}-{topic}-{os.path.splitext(name)[0]}-{position}.bin")
 
     def found(self) -> list[tuple[str, int]]:
-        """Paths and sizes of what is kept, oldest first."""
         if not os.path.isdir(self.path):
             return []
         paths = sorted(os.path.join(self.path, name) for name in os.listdir(self.path))
         return [(path, os.path.getsize(path)) for path in paths]
 
     def prune(self) -> None:
-        """Remove what is too old, and the oldest of what is too much; never raises."""
+        """Remove entries that are too old, and the oldest beyond the bound; never raises."""
         with logged("cannot look after %s", self.path):
             kept = self.found()
             left = sum(size for _, size in kept)

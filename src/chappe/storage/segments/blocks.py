@@ -82,7 +82,6 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position of the next block."""
         return self.position + self.size
 
 
@@ -99,7 +98,6 @@ def encode_header(seed: int, position: int, address: bytes, append: AppendRecord
 
 
 def body_is_sound(body: bytes | memoryview) -> bool:
-    """True if a batch's own checksum is right."""
     if len(body) < COVERED_BYTES:
         return False
     return bool(crc32c(memoryview(body)[COVERED_BYTES:]) == _CRC.unpack_from(body, 4)[0])
@@ -240,7 +238,7 @@ class Scanned:
 
 
 class _Sorting:
-    """Takes the blocks of a scan; ``acknowledged`` is the number of bytes known to have been."""
+    """Sorts the blocks of a scan; the first ``acknowledged`` bytes are known to have been acknowledged."""
 
     def __init__(self, table: BlockTable, path: str, acknowledged: int) -> None:
         self.rotten = False
@@ -252,7 +250,7 @@ class _Sorting:
         self._end, self._place = self._settled, PLACE_MAX  # of the block before
 
     def take(self, block: Block) -> None:
-        """The next block whose header is right."""
+        """Take the next block whose header is right."""
         if block.place == 0:
             self._acknowledged = max(self._acknowledged, block.position)
         elif block.position != self._end and block.place < PLACE_MAX and self._place >= block.place - 1:
@@ -308,7 +306,7 @@ def scan_segment(folder: TopicFolder, number: int, *, acknowledged: int | None) 
 
 
 def _sync(ops: FileOps, fd: int, path: str, acknowledged: int, size: int) -> bool:
-    """Make durable what is about to be read, and have what was not known to be come from the disk.
+    """Make the segment durable before it is read, and read the part that was not known to be durable from the disk.
 
     A killed process may have left pages that were never synced. And where a sync failed before, the system may go on
     showing pages that it could not write: those it drops.

@@ -89,16 +89,13 @@ class TopicFolder:
     store_id: str
 
     def segment(self, number: int) -> str:
-        """The file of a segment."""
         return os.path.join(self.path, f"{number:016d}{SEGMENT}")
 
     def index(self, number: int) -> str:
-        """The index file of a segment."""
         return os.path.join(self.path, f"{number:016d}.idx")
 
     @property
     def copies(self) -> str:
-        """The folder of the indexes' copies."""
         store = os.path.dirname(os.path.dirname(self.path))
         return os.path.join(store, COPIES, os.path.basename(self.path))
 
@@ -109,7 +106,6 @@ class TopicFolder:
         return os.path.join(store, BEGUN, os.path.basename(self.path))
 
     def copy(self, number: int) -> str:
-        """The copy of a segment's index file."""
         return os.path.join(self.copies, f"{number:016d}.idx")
 
     def begun(self, number: int) -> str:
@@ -122,7 +118,7 @@ class TopicFolder:
         return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
 
     def keep_name(self) -> None:
-        """Write down which topic it is, where the folder's name cannot tell; raises OSError."""
+        """Note the topic in the folder, where its name cannot tell; raises OSError."""
         if os.path.basename(self.path).startswith("%%"):
             self.ops.replace_file(os.path.join(self.path, NAME_FILE), [encode_name(self.topic)])
 
@@ -167,7 +163,6 @@ class StoreIdentity:
 
 
 def exists(path: str) -> bool:
-    """True if there is a store in the directory ``path``."""
     return any(os.path.exists(os.path.join(path, name)) for name in (STORE_FILE, COPY_FILE))
 
 
@@ -270,13 +265,11 @@ class StoreDirectory:
         return target
 
     def left_alone(self) -> list[str]:
-        """Return the folders in ``left-alone``."""
         above = os.path.join(self.path, LEFT_ALONE)
         names = sorted(os.listdir(above)) if os.path.isdir(above) else []
         return [path for name in names if os.path.isdir(path := os.path.join(above, name))]
 
     def close(self) -> None:
-        """Let go of the lock."""
         if self._held is not None:
             self._held.close()
 
@@ -306,13 +299,13 @@ class StoreDirectory:
     # -- the versions of changes ------------------------------------------------------------------------
 
     def begin_versions(self, at_least: int) -> int:
-        """The version to go on from, at least this one; what this life reaches is durable before it returns."""
+        """Return the version to go on from, at least this one; this life's versions are reserved on disk before."""
         version = max(at_least, self._load_version())
         self.save_version(version + LIFE_MAX)
         return version
 
     def save_version(self, following: int) -> None:
-        """The next life goes on from this version; a clean end came to it."""
+        """Note the version that the next life goes on from, after a clean end."""
         content = json.dumps({"next": following, "checksum": checksum(repr(following))}).encode()
         path = os.path.join(self.path, VERSIONS)
         with logged("cannot write %s", path):  # no reason not to start: what was promised before still holds

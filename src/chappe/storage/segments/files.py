@@ -54,7 +54,6 @@ class FileOps:
         return os.pwrite(fd, b"".join(buffers), position)  # macOS before 11
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        """Read up to ``size`` bytes."""
         return os.pread(fd, size, position)
 
     def fdatasync(self, fd: int) -> None:
@@ -140,7 +139,6 @@ class FileOps:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_file(self, path: str) -> bytes:
-        """The whole content of a file."""
         with self.opened(path) as fd:
             return self.read_all(fd, os.fstat(fd).st_size, 0)
 
@@ -248,7 +246,7 @@ def file_ops() -> FileOps:
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
-    """The error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
+    """Return the error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
     if error.errno in FULL:
         return StorageFull(f"cannot {doing}: the disk is full; free some space and the write is accepted again")
     if error.errno in EXHAUSTED:
@@ -259,7 +257,7 @@ def storage_error(error: OSError, doing: str) -> StorageError:
 
 @contextmanager
 def trying(doing: str, close: Callable[[], None] | None = None) -> Iterator[None]:
-    """Errors of the system become a ``storage_error``; whatever ends it early, ``close`` is called."""
+    """Turn errors of the system into a ``storage_error``; call ``close`` on any exception."""
     try:
         yield
     except BaseException as error:
@@ -285,7 +283,7 @@ def hold_identity(ops: FileOps, directory: Path, whose: str, doing: str) -> File
 
 @contextmanager
 def logged(text: str, *args: object, level: int = logging.WARNING) -> Iterator[None]:
-    """Errors of the system are logged behind this text, and go no further."""
+    """Log errors of the system behind this text, and suppress them."""
     try:
         yield
     except OSError as error:
@@ -293,13 +291,13 @@ def logged(text: str, *args: object, level: int = logging.WARNING) -> Iterator[N
 
 
 def descriptors(wanted: int) -> int:
-    """``wanted``, or less where this process may have few files open: an eighth of what it may, at least 8."""
+    """Return ``wanted``, or less where this process may have few files open: an eighth of its limit, at least 8."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(8, min(wanted, soft // 8))
 
 
 def check_format(found: object, known: int, path: Path) -> None:
-    """Raise StorageFormat if what a file of JSON holds says that a newer chappe wrote it, whatever else it says."""
+    """Raise StorageFormat if a JSON file's content says that a newer chappe wrote it, whatever else it says."""
     format_ = found.get("format") if isinstance(found, dict) else None
     if isinstance(format_, int) and format_ > known:
         raise StorageFormat(
@@ -314,5 +312,5 @@ def checksum(text: str) -> str:
 
 
 def encode_name(name: str) -> bytes:
-    """The bytes of a topic or partition that travelled here, and so are not checked again."""
+    """Encode the name of a topic or partition that came over the wire, and so is not checked again."""
     return name.encode("utf-8", "surrogateescape")

@@ -99,7 +99,7 @@ def _disjoint(table: BlockTable, rows: list[int]) -> list[Span]:
 
 
 def encode_index(table: BlockTable) -> bytes:
-    """The index file of a segment; rows known to be damaged are left out and listed as lost."""
+    """Return the index file of a segment; rows known to be damaged are left out and listed as lost."""
     rows: list[list[int]] = [[] for _ in table.names]
     lost = list(table.lost)
     damaged = set(table.damaged)
@@ -192,7 +192,6 @@ class Index:
         return self._name(index).decode("utf-8", "surrogateescape")
 
     def all_names(self) -> list[str]:
-        """All partitions, sorted as their bytes are."""
         raw = bytes(self._names)
         return [decode_topic(raw[a:b]) for a, b in pairwise(self._columns["name_at"].tolist())]
 

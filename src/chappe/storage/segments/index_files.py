@@ -139,7 +139,6 @@ class Handles:
         return self._handle(folder, number).fd
 
     def index(self, folder: TopicFolder, number: int) -> Index:
-        """The index of a sealed segment; raises OSError or Damaged."""
         handle = self._handle(folder, number)
         if handle.index is None:
             try:
@@ -149,7 +148,6 @@ class Handles:
         return handle.index
 
     def forget(self, path: str, number: int) -> None:
-        """Close a segment of the folder ``path``."""
         handle = self._open.pop((path, number), None)
         if handle is not None:
             self._ops.close(handle.fd)

@@ -123,7 +123,7 @@ class StoreManifest:
         return not self._broken
 
     def renew(self, topics: Iterable[tuple[str, KnownTopic]]) -> None:
-        """Begin a new file that says this, durably; raises OSError, and the old one is still there."""
+        """Begin a new file with these topics, durably; raises OSError, and the old one is still there."""
         number = int.from_bytes(os.urandom(4), "little")
         crc = self._crc(number)
         parts = [_HEAD.pack(_MAGIC, number, crc)]
@@ -140,9 +140,9 @@ class StoreManifest:
         self._broken = self._unsynced = self.large = False
 
     def note(self, marks: Sequence[tuple[str, int, Mark]]) -> None:
-        """Append what a commit has done: topic, oldest segment (-1 for unchanged), and the mark of each.
+        """Append a commit: topic, oldest segment (-1 for unchanged), and the mark of each.
 
-        Raises OSError: it does not say so, unless the disk lies.
+        Raises OSError: it is not noted, unless the disk lies.
         """
         if self._broken:
             raise OSError(5, "the manifest must be made anew first")
@@ -159,7 +159,7 @@ class StoreManifest:
         self.large = self._length > MANIFEST_BYTES + 2 * self._renewed_length
 
     def sync(self) -> None:
-        """Make durable what was noted. If the disk refuses, it may be lost with the next power cut: renew it."""
+        """Make the notes durable. If the disk refuses, they may be lost with the next power cut: renew it."""
         if self._unsynced and not self._broken:
             self._unsynced, self._broken = False, True
             with logged("cannot sync %s", self.path):

@@ -41,7 +41,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 class Folders:
-    """The folders of a store's topics; ``known`` is what the manifest says of each, None if there is none."""
+    """The folders of a store's topics; ``known`` has the manifest's entry of each, None if there is no manifest."""
 
     def __init__(self, ops: FileOps, directory: StoreDirectory, known: Mapping[str, KnownTopic] | None) -> None:
         self._ops = ops
@@ -155,9 +155,9 @@ def owned(folder: TopicFolder) -> bool | None:
 
 
 class TopicOpener:
-    """Opens a topic's folder, of which the manifest says what is ``known``; None if nothing.
+    """Opens a topic's folder; ``known`` is the manifest's entry, None if there is none.
 
-    ``segments()`` gives what each segment has, oldest first; when it is exhausted, ``appender`` goes on with the
+    ``segments()`` gives the content of each segment, oldest first; when it is exhausted, ``appender`` goes on with the
     topic. So no more than one index is in memory at a time.
     """
 
@@ -203,7 +203,7 @@ class TopicOpener:
         self.appender = Appender(self._folder, table, self._sealed, self._indexed)
 
     def _numbers(self) -> tuple[set[int], set[int]]:
-        """The segments that are there, and all that should be or of which an index is left."""
+        """Return the segments that are there, and all that should be or of which an index is left."""
         segments, indexes = segment_numbers(self._folder.path)
         copies, begun = numbers_of(self._folder.copies, ".idx"), numbers_of(self._folder.beginnings, SEGMENT)
         numbers = segments.union(indexes, copies, begun)
@@ -216,7 +216,7 @@ class TopicOpener:
         return segments, numbers
 
     def _missing(self, number: int, mark: Mark | None) -> Index | None:
-        """Return the index of a segment whose file is gone; None if nothing says what it had."""
+        """Return the index of a segment whose file is gone; None if its content is unknown."""
         path = self._folder.segment(number)
         index, _ = find_index(self._folder, number)
         if mark is not None and (index is None or index.summary.length < mark.length):
@@ -282,12 +282,12 @@ class TopicOpener:
         return index
 
     def _has_room(self, index: Index) -> bool:
-        """True if to go on with a segment that a clean end sealed early."""
+        """Return True if writing can go on in a segment that a clean end sealed early."""
         small = 2 * index.summary.length < self._segment_bytes and 2 * index.entries < self._segment_entries
         return small and not any(True for _ in index.lost())
 
     def _cut(self, number: int, length: int) -> bool:
-        """Cut a segment to ``length``; False if what is behind it cannot be kept aside."""
+        """Cut a segment to ``length``; return False if the bytes behind that cannot be kept aside."""
         path = self._folder.segment(number)
         if os.stat(path).st_size <= length:
             return True
@@ -304,5 +304,5 @@ class TopicOpener:
 
 
 def _lose(table: BlockTable, mark: Mark) -> None:
-    """Note as lost what was acknowledged of the segment and is not in the table."""
+    """Note acknowledged offsets of the segment that are not in the table as lost."""
     table.lost += [LostOffsets(name, first, next_) for name, (first, next_) in mark.spans.items()]

@@ -71,7 +71,7 @@ class SegmentReader:
             extent = slot.find(offset) if offset < slot.next else None
 
     def end_of(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> int:
-        """The end of a read from ``offset`` on, if nothing is the matter with its blocks; 0: not known."""
+        """Return the end of a read from ``offset`` on, if its blocks are sound; 0: not known."""
         size = 0
         frame = HEADER_BYTES + len(encode_name(slot.name))
         try:
@@ -93,7 +93,7 @@ class SegmentReader:
         return offset if size else 0
 
     def _read(self, slot: Slot, index: TopicIndex, extent: Extent, piece: BlockPiece) -> bytes | None:
-        """The batch of a piece; None if that is a hole from now on. Raises OSError if the file cannot be had."""
+        """Return the batch of a piece; None if that is a hole from now on. Raises OSError if the file cannot be had."""
         try:
             return self._body(slot, index, extent, piece)
         except Damaged as error:
@@ -108,7 +108,7 @@ class SegmentReader:
         return None
 
     def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: BlockPiece) -> bytes:
-        """The batch of a piece, clipped to the extent.
+        """Return the batch of a piece, clipped to the extent.
 
         Raises:
             Damaged: It was read twice, and its checksum is wrong.
@@ -132,7 +132,7 @@ class SegmentReader:
         return Batch.parse(body, check=False).slice(first, next_)
 
     def _sound_body(self, fd: int, slot: Slot, piece: BlockPiece, seed: int) -> bytes | None:
-        """A batch as it is in the file; None if it is not what was written."""
+        """Return a batch as it is in the file; None if that differs from what was written."""
         head_size = HEADER_BYTES + len(encode_name(slot.name))
         head = self._ops.read_some(fd, head_size, piece.position)
         body = self._ops.read_some(fd, piece.size - head_size, piece.position + head_size)
@@ -143,11 +143,10 @@ class SegmentReader:
 
     @property
     def suspicious(self) -> bool:
-        """True if something is still to be examined."""
         return bool(self._suspects)
 
     def suspect(self, index: TopicIndex, suspicion: Suspicion) -> None:
-        """Something of a segment looks wrong; ``examine`` looks at it."""
+        """Note a segment's bytes that look wrong; ``examine`` looks at them."""
         if suspicion.gone:
             self._gone(index, suspicion.segment)
             return
@@ -155,7 +154,7 @@ class SegmentReader:
         self._suspects.append((index, *part) for part in parts)
 
     def _gone(self, index: TopicIndex, number: int) -> None:
-        """The file of a segment is missing: all that it had is a hole."""
+        """Make a hole of all offsets of a segment whose file is missing."""
         self.handles.forget(index.folder.path, number)  # as long as it is open it looks sound
         for slot in index.slots.values():
             extents = [each for each in slot.all() if each.segment == number]
@@ -165,7 +164,7 @@ class SegmentReader:
                 self._touch(index, [slot])
 
     def examine(self) -> None:
-        """Read some of what is suspected: damage becomes a hole."""
+        """Read some of the suspected bytes: damage becomes a hole."""
         left = SUSPECTS_MAX
         while self._suspects and left > 0:
             try:

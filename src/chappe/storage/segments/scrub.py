@@ -90,7 +90,6 @@ class Scrubber:
 
     @property
     def under_way(self) -> bool:
-        """True if a round has begun and not ended."""
         return self._at is not None
 
     def read(self) -> ScrubStep:
@@ -135,7 +134,7 @@ class Scrubber:
         return True
 
     def _all(self, start: tuple[str, int] | None) -> Iterator[tuple[int, Suspicion | None]]:
-        """Sizes of what was read, and what is suspected."""
+        """Iterate over sizes of read bytes, with the suspicion if there is one."""
         try:
             load_identity(self._ops, self._path)
         except (OSError, StorageFormat) as error:
@@ -210,7 +209,7 @@ class Scrubber:
         return size
 
     def save(self) -> None:
-        """Note where the round has come to; never raises."""
+        """Note how far the round has come; never raises."""
         self._saved = time.monotonic()
         topic, segment = self._at or ("", 0)
         raw = encode_name(topic).hex()

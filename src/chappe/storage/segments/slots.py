@@ -61,7 +61,6 @@ class Slot:
         return bisect_right(range(len(self)), offset, key=lambda index: extents[index * _WIDTH]) - 1
 
     def find(self, offset: int) -> Extent | None:
-        """The extent that has ``offset``."""
         index = self.at(offset)
         if index < 0:
             return None
@@ -116,7 +115,7 @@ class Slot:
         return pieces
 
     def cut(self, first: int, next_: int) -> None:
-        """Take offsets out; the bytes of a divided extent are divided in proportion."""
+        """Remove offsets; the bytes of a divided extent are divided in proportion."""
         kept = array("q")
         for each in self.all():
             for low, high in ((each.first, min(each.next, first)), (max(each.first, next_), each.next)):
@@ -126,7 +125,7 @@ class Slot:
         self.extents = kept
 
     def forget(self, segments: set[int]) -> None:
-        """Take out what lies in ``segments`` and what ends below ``first``."""
+        """Remove extents in ``segments``, and those that end below ``first``."""
         kept = array("q")
         for each in self.all():
             if each.segment not in segments and each.next > self.first:
@@ -134,7 +133,7 @@ class Slot:
         self.extents = kept
 
     def widen(self, first: int, next_: int) -> None:
-        """``first`` <= n < ``next_`` once were there; what of it is not there now is a hole."""
+        """Note that ``first`` <= n < ``next_`` once were there: those that are not there now are a hole."""
         self.first = min(self.first, first)
         self.next = max(self.next, next_)
 
@@ -146,7 +145,6 @@ class Slot:
             self.forget(set())
 
     def is_whole(self) -> bool:
-        """True if nothing is missing."""
         extents = self.extents
         there = sum(extents[1::_WIDTH]) - sum(extents[0::_WIDTH])
         if extents and extents[0] < self.first:  # only the first extent may begin below what is readable
@@ -154,7 +152,6 @@ class Slot:
         return there == self.next - self.first
 
     def info(self) -> PartitionInfo:
-        """The partition as the storage port describes it."""
         extents = self.extents
         if len(extents) == _WIDTH:
             _, _, _, size, low, high = extents
@@ -185,7 +182,7 @@ class ChangeLog:
         return self._versions[-1] if self._versions else 0
 
     def touch(self, slot: Slot, version: int) -> None:
-        """``slot`` changed now; ``version`` is larger than all before."""
+        """Note that ``slot`` changed now; ``version`` is larger than all before."""
         if not slot.version:
             self._live += 1
         slot.version = version

@@ -39,8 +39,6 @@ APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
 
 @dataclass(slots=True)
 class _CommittedWrite:
-    """The result of a write, for ``publish`` and ``forget``."""
-
     sealed: list[tuple[str, int]] = field(default_factory=list)
     rows: list[tuple[str, BlockTable, int, int]] = field(default_factory=list)
     removed: list[tuple[str, set[int], Pins]] = field(default_factory=list)
@@ -136,18 +134,18 @@ class SegmentStorage:
                 )
 
     def _renew_manifest(self) -> None:
-        """Make it anew from what is there; the next write tries again if the disk refuses."""
+        """Write the manifest anew from the segments; the next write tries again if the disk refuses."""
         with logged("cannot write %s", self._manifest.path):
             self._manifest.renew(self._known())
 
     def _known(self) -> Iterator[tuple[str, KnownTopic]]:
-        """All that the manifest has to say."""
+        """Iterate over all entries of the manifest."""
         for topic, appender in self._appenders.items():
             table = appender.table
             yield topic, KnownTopic(appender.oldest, Mark(table.number, table.length, table.spans()))
 
     def close(self) -> None:
-        """Write what makes the next start quick, and release the directory."""
+        """Write the files that make the next start quick, and release the directory."""
         for topic, index in self._index.items():
             appender = self._appenders.get(topic)
             if appender is None:
@@ -171,7 +169,7 @@ class SegmentStorage:
         self._directory.close()
 
     def forked(self) -> None:
-        """We are a child's copy, for which the system would keep files that the parent removes."""
+        """Forget the files: in a child's copy the system would keep files that the parent removes."""
         for appender in self._appenders.values():
             appender.release()
         self._manifest.close()
@@ -277,7 +275,7 @@ class SegmentStorage:
         return retained
 
     def _tend_manifest(self) -> None:
-        """Note what is removed, and make durable what was noted; raises OSError if a removal cannot be noted."""
+        """Note removals, and make notes durable; raises OSError if a removal cannot be noted."""
         if self._removed and self._manifest.whole:
             marks: list[tuple[str, int, Mark]] = []
             for topic, _, _ in self._removed:

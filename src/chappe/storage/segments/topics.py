@@ -55,7 +55,7 @@ class ActiveIndex:
         self._partitions: dict[str, _RowPieces] = {}
 
     def add(self, partition: str, first: int, next_: int, row: int) -> None:
-        """Offsets ``first`` <= n < ``next_``, none of which is there yet, are in ``row``."""
+        """Note that ``row`` has the offsets ``first`` <= n < ``next_``, none of which is there yet."""
         rows = self._partitions.get(partition)
         if rows is None:
             rows = self._partitions[partition] = _RowPieces(array("q"), array("q"), array("q"))
@@ -79,7 +79,7 @@ class ActiveIndex:
                     self.add(partition, start, end, row)
 
     def mark_damaged(self, position: int) -> None:
-        """The block at ``position`` must not be in the segment's index."""
+        """Leave the block at ``position`` out of the segment's index."""
         row = bisect_left(self.table.position, position)
         if row < len(self.table) and self.table.position[row] == position:
             self.table.damaged.add(row)
@@ -224,7 +224,6 @@ class TopicIndex:
         return list(changed.values())
 
     def reset(self, partition: str, first: int) -> Slot:
-        """Start a partition at ``first``."""
         slot = self._slot(partition, first)
         slot.start_at(first)
         self._note_holes(slot)
@@ -252,7 +251,7 @@ class TopicIndex:
         return self._active.get(number) or self._handles.index(self.folder, number)
 
     def lose(self, slot: Slot, extent: Extent, piece: BlockPiece) -> None:
-        """A block of an extent, believed readable, is damaged."""
+        """Note that a block of an extent, believed readable, is damaged."""
         slot.cut(max(piece.first, extent.first), min(piece.next, extent.next))
         active = self._active.get(extent.segment)
         if active is not None:
@@ -263,7 +262,7 @@ class TopicIndex:
         self._note_holes(slot)
 
     def set_aside(self, slot: Slot, extent: Extent, piece: BlockPiece | None) -> None:
-        """A block of an extent, or all of it, cannot be read at present: a hole until it is healed, or can be read."""
+        """Make a hole of an extent's block, or all of it, that cannot be read now, until it is healed or can be."""
         position, size = 0, 0
         if piece is not None:
             position, size = piece.position, piece.size
@@ -274,7 +273,7 @@ class TopicIndex:
         self._note_holes(slot)
 
     def take_back(self, unread: UnreadBlock) -> None:
-        """Count on offsets again: reading them says what is the matter."""
+        """Count on offsets again: reading them finds out what is wrong."""
         if unread not in self.unread.get(unread.slot.name, ()):
             return
         self._forget_unread(unread)
