@@ -55,7 +55,7 @@ class BatchRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows in the range."""
         return self.high - self.low
 
     def encode(self, base: int = 0) -> bytes:

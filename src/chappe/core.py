@@ -33,7 +33,7 @@ class Clock(Protocol):
 
 
 class Core(Protocol):
-    """What a driver runs."""
+    """A state machine that a driver runs."""
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is to be called, monotonic seconds; infinity for never."""

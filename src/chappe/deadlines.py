@@ -26,7 +26,6 @@ class Deadlines(Generic[Name]):
         return len(self._live)
 
     def __contains__(self, name: Name) -> bool:
-        """Whether ``name`` has a timer."""
         return name in self._live
 
     def set(self, name: Name, at: float) -> None:

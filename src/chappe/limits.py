@@ -1,7 +1,7 @@
-"""What each feature keeps and asks for at most, as a value that is handed to its cores: one class for each feature.
+"""The bounds of each feature, as a value that is handed to its cores: one class for each feature.
 
 The defaults are for programs; tests and the simulator hand in smaller ones, so that every bound is met within seconds.
-What is part of a wire format is not a limit: that stands in ``defaults``, and so do numbers that others need, too.
+A number of a wire format is not a limit: it stands in ``defaults``, as do numbers that others need, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chappe.defaults import KIB, MIB
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Of producers, consumers and stores of the log."""
+    """Bounds of producers, consumers and stores of the log."""
 
     # -- producer
     batch_bytes: int = defaults.BATCH_BYTES
@@ -72,7 +72,7 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class KvLimits:
-    """Of masters and clones of data stores, and their channels; see ``defaults`` for what each is."""
+    """Bounds of masters and clones of data stores, and their channels; ``defaults`` explains each."""
 
     # -- both: the channels
     ack_events: int = defaults.CHANNEL_ACK_EVENTS
@@ -109,7 +109,7 @@ class KvLimits:
 
 @dataclass(frozen=True, slots=True)
 class MeshLimits:
-    """Of endpoints of the mesh; what waits for a peer is an option of its own."""
+    """Bounds of endpoints of the mesh; the queue for a peer is an option of its own."""
 
     seen_max: int = 32_768  # publications of one origin remembered, so many to twice that; what is older is not taken
     seen_total_max: int = 8 * 32_768  # of all origins together: about 20 MiB
@@ -121,7 +121,7 @@ class MeshLimits:
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """Of gateways between domains of the mesh."""
+    """Bounds of gateways between domains of the mesh."""
 
     # Both sides have somebody for so long before a gateway takes part: link states of all others are there by then.
     hold_s: float = 1.0
@@ -139,7 +139,7 @@ class GatewayLimits:
 
 @dataclass(frozen=True, slots=True)
 class MapLimits:
-    """Of servers and clients of shared maps; and ``kv`` for what they have of data stores."""
+    """Bounds of servers and clients of shared maps; ``kv`` are those of their data stores."""
 
     kv: KvLimits = KvLimits()
 
@@ -193,7 +193,7 @@ class MapLimits:
 
 @dataclass(frozen=True, slots=True)
 class ChainLimits:
-    """Of servers of a chain and their clients."""
+    """Bounds of servers of a chain and their clients."""
 
     beat_s: float = 0.1  # servers tell each other of themselves so often
     silent_s: float = 0.4  # who is not heard for so long is taken for dead: four beats

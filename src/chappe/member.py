@@ -135,7 +135,7 @@ class KvPart:
         return self._publish(self.role.let_go(), now)
 
     def room(self) -> bool:
-        """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
+        """Return True if ``write`` takes another write, or refuses it for another reason than too little room."""
         return not self._full and self._router.room(None, NOBODY) and (self.role.immediate or self.role.room)
 
     def handle_full(self, watcher: object, full: bool) -> bool:
@@ -294,7 +294,7 @@ def _runs(actions: Sequence[Effect]) -> list[list[Effect]]:
 
 
 class MeshMember:
-    """See the module.
+    """An endpoint with its data stores.
 
     Args:
         endpoint: New; ``take`` looks at the effects of every call that is not made through this.
@@ -322,7 +322,7 @@ class MeshMember:
     # -- the driver -------------------------------------------------------------------------------------------
 
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> Sequence[Effect]:
-        """See ``EndpointCore.handle_frames``. A defect of a data store's ends the connection that brought it."""
+        """Take frames of a peer. A defect of a data store ends the connection that brought it."""
         actions = self.endpoint.handle_frames(conn, frames, now)
         if not actions:
             return actions
@@ -426,7 +426,7 @@ class MeshMember:
         return [endpoint for endpoint, wanted in self.router.topology.filters().items() if topic in wanted]
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether the ``"master"``, or a ``"clone"``, of a name is attached."""
+        """Return True if the ``"master"``, or a ``"clone"``, of a name is attached."""
         return any(part.role.kind == kind and part.role.name == name for part in self.parts.values())
 
     # -- inside -----------------------------------------------------------------------------------------------

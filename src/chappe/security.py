@@ -1,4 +1,4 @@
-"""Who may peer with an endpoint, and what listeners on the way can read: policy, without any socket or file.
+"""Security of connections: who may peer with an endpoint, and what eavesdroppers can read. No socket, no file.
 
 =============== ===========================================================================================
 ``security``    connections
@@ -83,16 +83,16 @@ class Keys:
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """The directory of the identity's files."""
         return Path(self.place).parent
 
     @property
     def name(self) -> str:
-        """Of the identity."""
+        """The identity's name, with which its files begin."""
         return Path(self.place).name
 
     def tls(self, check: Check = "host") -> Tls:
-        """What an endpoint of the mesh takes."""
+        """Return the same for an endpoint of the mesh."""
         return Tls.of(self.directory, self.name, passphrase=self.passphrase, check=check)
 
 
@@ -109,7 +109,7 @@ class NothingChosen(UsageError):
 
 
 def check_security(security: Security | Keys) -> Security:
-    """What ``security`` is to an endpoint, or UsageError."""
+    """Return ``security`` as an endpoint uses it, or raise UsageError."""
     if isinstance(security, Keys):
         return security.tls()
     if security is None or isinstance(security, Tls) or security in ("plain", "anonymous"):
@@ -128,7 +128,7 @@ def check_reach(security: Security, host: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name ``localhost``, is this machine itself."""
+    """Return True if an address, or the name ``localhost``, is this machine itself."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the two ends of a channel say to each other, and what they ask of their owners."""
+"""Messages between the two ends of a channel, and effects for their owners."""
 
 from __future__ import annotations
 

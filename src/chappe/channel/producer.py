@@ -36,7 +36,7 @@ from chappe.errors import BufferFull, ErrorCode
 
 
 class _Path:
-    """What a producer knows of one consumer."""
+    """One consumer, as the producer knows it."""
 
     __slots__ = ("acked", "confirmed", "heard_at", "next")
 
@@ -302,7 +302,7 @@ class ChannelProducer(Generic[H, P]):
         return max(path.next for path in self._paths.values()) - 1
 
     def _send_ahead(self, now: float) -> list[ProducerAction[H]]:
-        """What consumers may have that was never sent to them: a lasting producer's window."""
+        """Send a lasting producer's window, which consumers may have without having been sent it."""
         if not self._lasting:
             return []
         actions: list[ProducerAction[H]] = []

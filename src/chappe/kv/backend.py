@@ -31,7 +31,7 @@ class EraseRow(Frozen, frozen=True):
 
 
 class ClearRows(Frozen, frozen=True):
-    """Remove all keys."""
+    pass
 
 
 class WriterRow(Frozen, frozen=True):

@@ -129,7 +129,7 @@ class Committing(Generic[T]):
         self._forgotten.append(ForgetWriter(entity))
 
     def remember(self, entities: Set[Entity]) -> None:
-        """What is kept of these clones' writes stays."""
+        """Keep the outcomes of these clones' writes."""
         self._forgotten = [each for each in self._forgotten if each.entity not in entities]
 
     def start(self, row_of: RowOf) -> Commit | None:

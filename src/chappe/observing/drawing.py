@@ -71,7 +71,7 @@ class Drawing(NamedTuple):
 
 
 def draw(members: Sequence[ObservedMember], links: Sequence[ObservedLink], single_max: int = SINGLE_MAX) -> Drawing:
-    """A place for everybody."""
+    """Give every member a place."""
     grouped = len(members) > single_max
     counts = Counter(_group(each) for each in members)
     # what is rare stays by itself: of a thousand members one wants to see the three stores

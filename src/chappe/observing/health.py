@@ -1,6 +1,6 @@
-"""What is wrong, in sentences, with what mends it: read from what sources saw. Pure.
+"""Problems and their remedies, in sentences, found in the looks of sources. Pure.
 
-Sources tell of what only they can know, such as a store that does not answer; here is what follows from the picture.
+Sources report problems that only they can know, such as a store that does not answer; here are those of the picture.
 """
 
 from __future__ import annotations

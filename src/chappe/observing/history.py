@@ -1,4 +1,4 @@
-"""What has changed, newest last, in bounded memory: members that come, leave and change; problems that begin and end.
+"""Changes, newest last, in bounded memory: members that come, leave and change; problems that begin and end.
 
 Short commands, such as ``chappe topics`` or ``produce``, come and leave again all the time. Such visits are one change
 that counts them, so that they push out nothing else.

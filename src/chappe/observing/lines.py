@@ -107,7 +107,6 @@ class TimeSeries:
             tier.note(value, now)
 
     def forget(self, key: Hashable) -> None:
-        """It is no more."""
         self._series.pop(key, None)
 
     def rate(self, key: Hashable, now: float, over_s: float = RATE_S) -> float:

@@ -70,7 +70,6 @@ class SystemObserver:
     # -- sources --------------------------------------------------------------------------------------
 
     def take(self, source: str, part: ObservedPart, now: float, wall_us: int) -> None:
-        """A source has looked."""
         part = _cut(part)
         before = self._parts.get(source)
         self._looks += 1

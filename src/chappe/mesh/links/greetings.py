@@ -105,7 +105,7 @@ class ResponderSynAck:
 
 @dataclass(frozen=True, slots=True)
 class OriginatorAck:
-    """The connection is established."""
+    pass
 
 
 Greeting: TypeAlias = Hello | Probe | VersionSelect | DropConn | OriginatorSyn | ResponderSynAck | OriginatorAck
