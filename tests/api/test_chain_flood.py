@@ -15,9 +15,9 @@ from tests.waiting import PATIENCE_S, until
 from chappe import Chain, ChainConfiguration
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.chain.messages import Do as Command
-from chappe.replication.chain.messages import Done, Listen, Open, Opened, Request
+from chappe.replication.chain.messages import Done, Listen, Open, Opened, Request, encode
 from chappe.replication.chain.origins import FEW
-from chappe.replication.chain.wire import REQUEST, encode_header, encode_one, pack, unpack_answers
+from chappe.replication.chain.wire import REQUEST, encode_header, pack, unpack_answers
 
 pytestmark = [
     pytest.mark.process,
@@ -60,7 +60,7 @@ class Rogue:
         """Ask the head, and have the tail answer; take what comes until nothing has come for a while."""
         head, *_, tail = self._servers
         for sock, messages in ((tail, listens), (head, requests)):
-            for frame in pack([encode_one(each) for each in messages]):
+            for frame in pack([encode(each) for each in messages]):
                 sock.send_multipart([self._header, frame])
         answered = 0
         while answered < len(requests) and (ready := self._poller.poll(AGAIN_MS)):

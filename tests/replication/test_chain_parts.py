@@ -41,7 +41,9 @@ from chappe.replication.chain.messages import (
 )
 from chappe.replication.chain.replica import RESULT_BYTES, ChainReplica
 from chappe.replication.chain.serving import ReadingRounds
+from chappe.replication.chain.wire import unpack_answers, unpack_between, unpack_requests
 
+ONE = b"\x91"  # the head of an array of one message
 ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
 
 
@@ -68,14 +70,14 @@ ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
 def test_what_servers_say_and_its_bytes(message: messages.Link, vector: str) -> None:
     frame = messages.encode(message)
     assert frame.hex() == vector
-    assert messages.decode_between(frame) == message
+    assert unpack_between(ONE + frame) == [message]
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
-            messages.decode_between(frame[:end])
+            unpack_between(ONE + frame[:end])
 
 
 def test_an_older_server_that_acknowledges_takes_more() -> None:
-    assert messages.decode_between(bytes.fromhex("96a361636b0102030405")) == Ack(1, 2, 3, 4, 5, full=False)
+    assert unpack_between(ONE + bytes.fromhex("96a361636b0102030405")) == [Ack(1, 2, 3, 4, 5, full=False)]
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,9 @@ def test_an_older_server_that_acknowledges_takes_more() -> None:
 )
 def test_what_clients_say_and_its_bytes(message: messages.Request, vector: str) -> None:
     assert messages.encode(message).hex() == vector
-    assert messages.decode_request(bytes.fromhex(vector)) == message
+    assert unpack_requests(ONE + bytes.fromhex(vector)) == [message]
     with pytest.raises(ProtocolError):
-        messages.decode_answer(bytes.fromhex(vector))
+        unpack_answers(ONE + bytes.fromhex(vector))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_what_clients_say_and_its_bytes(message: messages.Request, vector: str) 
 )
 def test_what_clients_hear_and_its_bytes(message: messages.Answer, vector: str) -> None:
     assert messages.encode(message).hex() == vector
-    assert messages.decode_answer(bytes.fromhex(vector)) == message
+    assert unpack_answers(ONE + bytes.fromhex(vector)) == [message]
 
 
 def test_a_configuration_that_cannot_be_is_none() -> None:

@@ -29,7 +29,6 @@ from chappe.replication.chain.wire import (
     chain_of,
     decode_header,
     encode_header,
-    encode_one,
     pack,
     unpack_answers,
     unpack_between,
@@ -91,7 +90,7 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {"between": between, "requests": requ
 @given(st.sampled_from(sorted(KINDS)).flatmap(lambda kind: st.tuples(st.just(kind), st.lists(KINDS[kind], min_size=1))))
 def test_messages_come_as_they_were_sent(case: tuple[str, list[Any]]) -> None:
     kind, messages = case
-    frames = pack([encode_one(each) for each in messages])
+    frames = pack([chain.encode(each) for each in messages])
 
     assert [each for frame in frames for each in UNPACK[kind](frame)] == messages
 
@@ -99,7 +98,7 @@ def test_messages_come_as_they_were_sent(case: tuple[str, list[Any]]) -> None:
 @given(st.sampled_from(sorted(KINDS)).flatmap(lambda kind: st.tuples(st.just(kind), KINDS[kind])))
 def test_a_message_that_is_cut_anywhere_is_refused(case: tuple[str, Any]) -> None:
     kind, message = case
-    (frame,) = pack([encode_one(message)])
+    (frame,) = pack([chain.encode(message)])
 
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
@@ -133,7 +132,7 @@ def test_a_message_of_which_a_byte_is_another_one_is_refused_or_another_message(
     case: tuple[str, Any], place: int, byte: int
 ) -> None:
     kind, message = case
-    frame = bytearray(pack([encode_one(message)])[0])
+    frame = bytearray(pack([chain.encode(message)])[0])
     frame[place % len(frame)] = byte
     try:
         found = UNPACK[kind](bytes(frame))
@@ -164,7 +163,7 @@ def test_a_message_beyond_its_bounds_is_refused(kind: str, message: Any) -> None
 
 
 def test_a_request_is_no_message_of_a_server_nor_an_answer() -> None:
-    (frame,) = pack([encode_one(chain.Read(1, b"what"))])
+    (frame,) = pack([chain.encode(chain.Read(1, b"what"))])
 
     for unpack in (unpack_between, unpack_answers):
         with pytest.raises(ProtocolError):
@@ -172,8 +171,8 @@ def test_a_request_is_no_message_of_a_server_nor_an_answer() -> None:
 
 
 def test_messages_are_gathered_up_to_the_bounds_of_a_frame() -> None:
-    small = [encode_one(Look(each)) for each in range(MESSAGES_MAX + 1)]
-    large = [encode_one(chain.Read(each, bytes(FRAME_BYTES // 2))) for each in range(3)]
+    small = [chain.encode(Look(each)) for each in range(MESSAGES_MAX + 1)]
+    large = [chain.encode(chain.Read(each, bytes(FRAME_BYTES // 2))) for each in range(3)]
 
     assert [len(unpack_requests(each)) for each in pack(small)] == [MESSAGES_MAX, 1]
     assert [len(unpack_requests(each)) for each in pack(large)] == [1, 1, 1]

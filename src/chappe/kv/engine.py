@@ -72,12 +72,11 @@ class Engine:
     """Entries in memory with their versions and latest changes.
 
     Args:
-        version: Of the last change before this engine was made.
         changes_max: Changes that are remembered; older ones are forgotten.
     """
 
-    def __init__(self, version: int = 0, changes_max: int = STORE_CHANGES_MAX) -> None:
-        self.version = version
+    def __init__(self, changes_max: int = STORE_CHANGES_MAX) -> None:
+        self.version = 0  # of the last change
         self.entries: dict[Index, Entry] = {}
         self._deadlines: list[tuple[int, int, Index]] = []  # when, the entry's version, which
         self._changes: deque[Change] = deque(maxlen=changes_max)

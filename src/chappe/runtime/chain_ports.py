@@ -18,6 +18,7 @@ from chappe.replication.chain.client import ChainClient
 from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.events import Applied
 from chappe.replication.chain.log import Job, SaveState
+from chappe.replication.chain.messages import encode
 from chappe.replication.chain.wire import (
     ANSWER,
     FRAME_BYTES_MAX,
@@ -33,7 +34,6 @@ from chappe.replication.chain.wire import (
     Seen,
     decode_header,
     encode_header,
-    encode_one,
     pack,
     unpack_answers,
     unpack_between,
@@ -223,7 +223,7 @@ class ChainServerPorts(Ports):
         if header.chain != self._chain:
             if header.kind == REQUEST:
                 why = "this server has another chain: compare the names, and fixed, in the files"
-                refused = pack([encode_one(Refused(why))])
+                refused = pack([encode(Refused(why))])
                 self._send(client, encode_header(ANSWER, self.core.place, header.chain), refused)
             raise ProtocolError("a message to another chain: names of chain and servers, or fixed, differ in the files")
         who = address_of(frames) if self._gate is None else sender_of(frames)
@@ -281,7 +281,7 @@ class ChainServerPorts(Ports):
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def send(self, effect: Send) -> None:
-        self._servers.gather(effect.to, encode_one(effect.message))
+        self._servers.gather(effect.to, encode(effect.message))
 
     def reply(self, effect: Reply) -> None:
         self._answer(effect.to, effect.message)
@@ -291,7 +291,7 @@ class ChainServerPorts(Ports):
 
     def _answer(self, client: Hashable, message: AnyAnswer) -> None:
         assert isinstance(client, bytes)
-        self._replies.setdefault(client, []).append(encode_one(message))
+        self._replies.setdefault(client, []).append(encode(message))
 
     def flushed(self) -> None:
         if self.core.news and self._on_applied is not None:
@@ -373,10 +373,10 @@ class ChainClientPorts(Ports):
 
     def question(self, place: int, question: Look | Exclude) -> None:
         """Send one server an administrator's question; the lock is held, ``Driver.do`` follows."""
-        self._servers.gather(place, encode_one(question))
+        self._servers.gather(place, encode(question))
 
     def send(self, effect: Send) -> None:
-        self._servers.gather(effect.to, encode_one(effect.message))
+        self._servers.gather(effect.to, encode(effect.message))
 
     def report(self, event: object) -> None:
         self._user.reported(event)

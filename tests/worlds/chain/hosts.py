@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, Final
 
+from msgspec.msgpack import Decoder
 from tests.worlds.chain import machine
 from tests.worlds.clocked import HostClock
 from tests.worlds.linearizable import Operation
@@ -20,12 +21,14 @@ from chappe.replication.chain.messages import (
     EXPIRED,
     Answer,
     Between,
-    decode_answer,
-    decode_between,
-    decode_request,
+    Request,
     encode,
 )
 from chappe.sim.host import SimHost
+
+BETWEEN: Final[Decoder[Between]] = Decoder(Between)
+REQUEST: Final[Decoder[Request]] = Decoder(Request)
+ANSWER: Final[Decoder[Answer]] = Decoder(Answer)
 
 KEYS = ("r0", "r1", "c0", "l0")
 UNDER_WAY_MAX = 4  # operations of one client
@@ -193,14 +196,14 @@ class ServerHost(ChainHost):
 
     def hear(self, sender: int, frame: bytes) -> None:
         """Another server has sent something."""
-        self.take(lambda: self.call(self.core.handle_message, sender, decode_between(frame), self.now))
+        self.take(lambda: self.call(self.core.handle_message, sender, BETWEEN.decode(frame), self.now))
 
     def asked(self, client: str, frame: bytes) -> None:
         """A client has sent something."""
 
         def deliver() -> None:
             origin = client.partition("/")[0].encode()
-            self.call(self.core.handle_request, client, decode_request(frame), origin, self.now)
+            self.call(self.core.handle_request, client, REQUEST.decode(frame), origin, self.now)
 
         self.take(deliver)
 
@@ -341,7 +344,7 @@ class ClientHost(ChainHost):
 
     def answered(self, server: int, frame: bytes) -> None:
         """A server has answered."""
-        answer: Answer = decode_answer(frame)
+        answer = ANSWER.decode(frame)
         self.take(lambda: self.call(self.core.handle_message, server, answer, self.now))
 
     def _send(self, action: Send) -> None:

@@ -180,10 +180,6 @@ class BinaryStar:
         return self._paired_life
 
     @property
-    def partner_life(self) -> int:
-        return 0 if self._peer is None else self._peer.life
-
-    @property
     def partner(self) -> Literal["unknown", "here", "silent"]:
         """The state of the partner."""
         if self._linked:

@@ -157,14 +157,6 @@ def decode_state(frame: bytes) -> int | tuple[Beat, bytes]:
     return beat, frame[_BEAT.size :]
 
 
-def decode_beat(frame: bytes) -> Beat:
-    """A beat, without the name of its pair; raises ProtocolError for anything else."""
-    found = decode_state(frame)
-    if isinstance(found, int):
-        raise ProtocolError("a state, where a heartbeat of a pair should be")
-    return found[0]
-
-
 def encode_claim(claim: Claim, pair: bytes) -> bytes:
     return _CLAIM.pack(CLAIM, VERSION, claim.alone, claim.role, claim.life, claim.count, claim.term, claim.base) + pair
 

@@ -11,7 +11,6 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from chappe.defaults import MIB
-from chappe.errors import ProtocolError
 from chappe.replication.agreement import core as agreement
 from chappe.replication.agreement.core import SERVERS_MAX
 from chappe.replication.chain.configuration import Word
@@ -246,34 +245,7 @@ Request: TypeAlias = Open | Listen | Do | Read
 Answer: TypeAlias = Opened | Done | Says | Chain
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_BETWEEN: Final[msgspec.msgpack.Decoder[Between]] = msgspec.msgpack.Decoder(Between)
-_REQUEST: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
-_ANSWER: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
 
 
-def encode(message: Between | Request | Answer) -> bytes:
+def encode(message: msgspec.Struct) -> bytes:
     return _ENCODER.encode(message)
-
-
-def decode_between(frame: bytes) -> Between:
-    """Decode another server's message. Raises ProtocolError."""
-    try:
-        return _BETWEEN.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(frame)} bytes that are no message of a chain: {error}") from None
-
-
-def decode_request(frame: bytes) -> Request:
-    """Decode a client's request. Raises ProtocolError."""
-    try:
-        return _REQUEST.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(frame)} bytes that are no request to a chain: {error}") from None
-
-
-def decode_answer(frame: bytes) -> Answer:
-    """Decode an answer to a client. Raises ProtocolError."""
-    try:
-        return _ANSWER.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(frame)} bytes that are no answer of a chain: {error}") from None

@@ -18,7 +18,7 @@ from chappe.defaults import MIB
 from chappe.errors import ProtocolError
 from chappe.replication.agreement.core import SERVERS_MAX
 from chappe.replication.chain.configuration import Word
-from chappe.replication.chain.messages import COMMAND_BYTES_MAX, Answer, Between, Request, Text, encode
+from chappe.replication.chain.messages import COMMAND_BYTES_MAX, Answer, Between, Request, Text
 
 VERSION: Final = 1
 MAGIC: Final = b"CHN"
@@ -98,7 +98,6 @@ _ANSWERS: Final[msgspec.msgpack.Decoder[list[AnyAnswer]]] = msgspec.msgpack.Deco
     Annotated[list[AnyAnswer], _SEVERAL]
 )
 _Message = TypeVar("_Message")
-_ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -132,12 +131,6 @@ def decode_header(frame: bytes) -> Header:
             f"a message of version {version} of chains, this is version {VERSION}: update the older one"
         )
     return Header(kind, place, chain)
-
-
-def encode_one(message: Between | AnyRequest | AnyAnswer) -> bytes:
-    if isinstance(message, Look | Exclude | Seen | Excluded | Refused):
-        return _ENCODER.encode(message)
-    return encode(message)
 
 
 def pack(messages: Sequence[bytes]) -> list[bytes]:
