@@ -440,14 +440,6 @@ def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
-def test_a_store_is_not_made_unasked(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="no store"):
-        SegmentStorage(tmp_path / "new", create=False)
-    assert os.listdir(tmp_path) == []
-    SegmentStorage(tmp_path / "new").close()
-    SegmentStorage(tmp_path / "new", create=False).close()
-
-
 def test_a_file_in_the_way_is_an_error_not_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):

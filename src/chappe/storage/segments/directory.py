@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chappe.data.topic import decode_topic
-from chappe.errors import StorageError, StorageFormat, StorageLocked
+from chappe.errors import StorageFormat, StorageLocked
 from chappe.storage.segments.files import FileOps, checksum, encode_name, logged, trying
 from chappe.system.disk import FileLock, held_by, keep_private
 
@@ -114,7 +114,7 @@ class TopicFolder:
 
     def seed(self, number: int) -> int:
         """The value from which the checksums of a segment's headers start."""
-        text = b"\0".join((self.store_id.encode(), self.topic.encode("utf-8", "surrogateescape"), str(number).encode()))
+        text = b"\0".join((self.store_id.encode(), encode_name(self.topic), str(number).encode()))
         return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
 
     def keep_name(self) -> None:
@@ -190,12 +190,6 @@ def load_identity(ops: FileOps, path: str) -> StoreIdentity:
     return sound[0]
 
 
-def save_identity(ops: FileOps, path: str, store_id: str) -> None:
-    """Make an identity durable, twice; raises OSError."""
-    for name in (STORE_FILE, COPY_FILE):
-        ops.replace_file(os.path.join(path, name), [_encode(store_id)])
-
-
 def _encode(store_id: str) -> bytes:
     fields = {"format": FORMAT, "store_id": store_id, "checksum": checksum(f"{FORMAT} {store_id}")}
     return json.dumps(fields).encode() + b"\n"
@@ -214,24 +208,19 @@ def _parse(ops: FileOps, path: str) -> StoreIdentity | None:
 
 
 class StoreDirectory:
-    """A locked store directory.
-
-    Args:
-        create: Make it if nothing is there; otherwise a missing store is a StorageError.
+    """A locked store directory, made if it is not there.
 
     Raises:
         StorageLocked: Another process, or another object of this one, uses it.
         StorageFormat: It was written by a newer chappe, or holds something else.
-        StorageError: It is missing, read-only or unreadable.
+        StorageError: It is read-only or unreadable.
     """
 
-    def __init__(self, path: str, ops: FileOps, *, create: bool) -> None:
+    def __init__(self, path: str, ops: FileOps) -> None:
         self.path = os.path.abspath(path)
         self.topics = os.path.join(self.path, TOPICS)
         self._ops = ops
         self._held: FileLock | None = None
-        if not create and not exists(self.path):
-            raise StorageError(f"there is no store in {self.path}; give the directory of one, or let one be created")
         with trying(f"use {self.path} as a store"):
             ops.make_directories(self.path)
             entries = [each for each in os.listdir(self.path) if not each.startswith(".")]
@@ -292,7 +281,8 @@ class StoreDirectory:
                     "beside it"
                 )
             store_id = os.urandom(16).hex()
-            save_identity(self._ops, self.path, store_id)
+            for name in (STORE_FILE, COPY_FILE):
+                self._ops.replace_file(os.path.join(self.path, name), [_encode(store_id)])
             return store_id
         return load_identity(self._ops, self.path).store_id
 

@@ -51,7 +51,6 @@ class SegmentStorage:
     results of ``write`` and ``retain`` must be given to ``publish`` and ``forget`` in the order of the calls.
 
     Args:
-        create: Make the store if it does not exist.
         segment_bytes: A segment is sealed at this size ...
         segment_entries: ... or at this many blocks.
 
@@ -65,7 +64,6 @@ class SegmentStorage:
         self,
         directory: str | os.PathLike[str],
         *,
-        create: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
         segment_entries: int = SEGMENT_ENTRIES,
         ops: FileOps | None = None,
@@ -74,7 +72,7 @@ class SegmentStorage:
         self._ops = ops or file_ops()
         self._segment_bytes = segment_bytes
         self._segment_entries = segment_entries
-        self._directory = StoreDirectory(os.fspath(directory), self._ops, create=create)
+        self._directory = StoreDirectory(os.fspath(directory), self._ops)
         self.store_id = self._directory.store_id
         # read side
         self._reader = SegmentReader(self._ops, self._touch)
