@@ -131,7 +131,7 @@ def test_a_full_disk_refuses_the_batch_and_takes_the_next_one_later(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "pwritev", half)
-    with pytest.raises(StorageFull, match="no space"):
+    with pytest.raises(StorageFull, match="the disk is full; free some space"):
         journal.append(batch(1), 2)
     room = [10]
 
@@ -215,7 +215,7 @@ def test_a_new_file_that_cannot_be_made_refuses_the_batch_not_the_one_before(
         broken.setattr(os, "open", no_more)
         journal.append(batch(0), 1)  # the file is full now
         journal.trim(1)
-        with pytest.raises(StorageError, match="Too many open files"):
+        with pytest.raises(StorageError, match="no more files"):
             journal.append(batch(1), 2)
     journal.append(batch(1), 2)
     journal.close()

@@ -177,14 +177,11 @@ class ChainFiles:
         """Begin a new file, behind the others."""
         number = self._next()
         file = self._ops.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self._use(number, file, 0)
-        self._ops.sync_directory(str(self._directory))
-
-    def _use(self, number: int, file: int, size: int) -> None:
         if self._file >= 0:
             self._ops.close(self._file)
-        self._file, self._size = file, size
+        self._file, self._size = file, 0
         self._numbers.append(number)
+        self._ops.sync_directory(str(self._directory))
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -246,17 +243,12 @@ def _frames(raw: memoryview, path: Path) -> Iterator[memoryview]:
     while (content := _sound(raw, at)) is not None:
         yield content
         at += FRAME.size + len(content)
-    for later in _magics(raw, at + 1):
-        if _sound(raw, later) is not None:
-            raise Damaged(f"{path} is damaged before byte {later}: remove {path.parent}, and the server starts anew")
-
-
-def _magics(raw: memoryview, start: int) -> Iterator[int]:
-    """Iterate over possible starts of frames."""
-    rest = raw[start:].tobytes()
-    at = -1
+    behind = at + 1
+    rest, at = raw[behind:].tobytes(), -1
     while (at := rest.find(MAGIC, at + 1)) >= 0:
-        yield start + at
+        if _sound(raw, behind + at) is not None:
+            later = behind + at
+            raise Damaged(f"{path} is damaged before byte {later}: remove {path.parent}, and the server starts anew")
 
 
 def _decoded(content: memoryview, path: Path) -> LogChange:

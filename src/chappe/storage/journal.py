@@ -24,10 +24,10 @@ from typing import Final
 import msgspec
 
 from chappe.data.topic import encode_topic
-from chappe.errors import StorageError, StorageFormat, StorageFull
+from chappe.errors import StorageError, StorageFormat
 from chappe.log.batch import Batch, Record
 from chappe.log.journal import ROTATE_BYTES, JournalFiles, Offsets, batches_in, framed, seed_of
-from chappe.storage.segments.files import FileOps, file_ops, hold_identity, trying
+from chappe.storage.segments.files import FileOps, file_ops, hold_identity, storage_error, trying
 from chappe.storage.small_files import encode_small, load_twice
 from chappe.system.limits import need_descriptors
 
@@ -163,7 +163,7 @@ class Journal:
         try:
             self._files.append([body], next_)
         except OSError as error:
-            raise self._refusal(error) from None
+            raise storage_error(error, f"write the journal in {self._directory}") from None
         self._pending.clear()
 
     def pend(self, body: bytes) -> None:
@@ -175,7 +175,7 @@ class Journal:
             self._files.settle()
             self._pending.append(body)
         except OSError as error:
-            raise self._refusal(error) from None
+            raise storage_error(error, f"write the journal in {self._directory}") from None
 
     def trim(self, offset: int) -> None:
         """Drop the files with only records before ``offset``, which are stored. Never raises."""
@@ -191,12 +191,6 @@ class Journal:
     def _release(self) -> None:
         self._disk.close()
         self._lock.close()
-
-    def _refusal(self, error: OSError) -> StorageError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return (StorageFull if full else StorageError)(
-            f"cannot write the journal in {self._directory}: {error.strerror}"
-        )
 
     def _identify(self, found: _JournalIdentity | None, topic: str, address: str) -> str:
         if found is None:
@@ -297,9 +291,9 @@ class Journals:
         self.opened: dict[str, Journal] = {} if topic is None else {topic: self._first}
         try:
             for folder in sorted(self._further.iterdir()) if self._further.exists() else ():  # in a fixed order
-                former = topic_in(folder)
+                former = read_identity(folder, file_ops())
                 if former is not None:
-                    self.open(former)
+                    self.open(former.topic)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -321,15 +315,6 @@ class Journals:
     def close(self) -> None:
         for each in {id(each): each for each in (*self.opened.values(), self._first)}.values():
             each.close()
-
-
-def topic_in(directory: Path) -> str | None:
-    """The topic of the journal in ``directory``; None without a journal.
-
-    Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
-    """
-    found = read_identity(directory, file_ops())
-    return None if found is None else found.topic
 
 
 def read_identity(directory: Path, ops: FileOps) -> _JournalIdentity | None:

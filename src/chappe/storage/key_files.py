@@ -110,12 +110,7 @@ def read_in_force(directory: Path) -> InForce:
         ConfigError: They are not signed so, too large or malformed.
         ChappeError: The package cryptography or blake3 is missing.
     """
-    return _in_force(directory, read_authority(directory))
-
-
-def read_authority(directory: Path) -> Check:
-    """Return the check of signatures by the authority of a directory of keys. Raises UsageError, ChappeError."""
-    return _check_by(directory, _raw_authority(directory))
+    return _in_force(directory, _check_by(directory, _raw_authority(directory)))
 
 
 def _raw_authority(directory: Path) -> bytes:

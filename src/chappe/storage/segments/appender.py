@@ -34,7 +34,7 @@ from chappe.storage.segments.files import Buffer, encode_name, logged
 from chappe.storage.segments.index import Summary, encode_index
 from chappe.storage.segments.index_files import forget_index, load_index, note_begun, save_index
 from chappe.storage.segments.manifest import Mark
-from chappe.storage.segments.table import BlockRow, BlockTable
+from chappe.storage.segments.table import BlockRow, BlockTable, Spans, widen
 
 logger: Final = logging.getLogger(__name__)
 PINS_FILE: Final = "partitions"
@@ -84,7 +84,7 @@ class Appender:
             name = each.partition
             address = addresses.get(name)
             if address is None:
-                address = addresses[name] = name.encode("utf-8", "surrogateescape")
+                address = addresses[name] = encode_name(name)
                 known = self.table.start(name)
                 starts[name] = each.base if known is None else known
             header = encode_header(self._seed, position, address, each, starts[name], place)
@@ -110,10 +110,9 @@ class Appender:
 
     def mark(self) -> Mark:
         """Return how far the segment will be acknowledged once the staged blocks are."""
-        spans: dict[str, tuple[int, int]] = {}
+        spans: Spans = {}
         for row in self._staged:
-            first, next_ = spans.get(row.partition, (row.base, 0))
-            spans[row.partition] = min(first, row.base), max(next_, row.base + row.records)
+            widen(spans, row.partition, row.base, row.base + row.records)
         end = self._staged[-1].position + self._staged[-1].size if self._staged else self.table.length
         return Mark(self.table.number, end, spans)
 

@@ -202,10 +202,7 @@ class TopicIndex:
             name = names[partitions[row]]
             first = bases[row]
             next_ = first + counts[row]
-            slot = self.slots.get(name)
-            if slot is None:
-                slot = self.slots[name] = Slot(self.topic, name, first)
-            changed[name] = slot
+            slot = changed[name] = self._slot(name, first)
             size, low, high = table.body_bytes(row, HEADER_BYTES), table.timestamp_min[row], table.timestamp_max[row]
             if first == slot.next:
                 slot.append(first, next_, table.number, size, low, high)
