@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.log.memory_storage import MemoryLogStorage
+from tests.worlds.staged import MemoryStaged
 
 from chappe.core import Effect, Persist, Publish, Reply
 from chappe.data.topic import encode_topic
@@ -20,7 +21,7 @@ from chappe.defaults import (
 from chappe.errors import ChappeError, StagedRowsMissing, StorageFull
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.exactly_once.staged import CommitBatch, Finishing, Forget, MemoryStaged, SinkJob, recover
+from chappe.log.exactly_once.staged import CommitBatch, Finishing, Forget, SinkJob, recover
 from chappe.log.exactly_once.transactions import Transactions, sink_address
 from chappe.log.messages import Head
 from chappe.log.queries import (

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any, Final
 
 from tests.worlds.faults import Schedule
+from tests.worlds.wire import Wire
 
 from chappe.channel import (
     Ack,
@@ -38,7 +39,6 @@ from chappe.channel import (
 from chappe.defaults import CHANNEL_ACK_EVENTS, CHANNEL_HEARTBEAT_S, CHANNEL_HURRY_S, CHANNEL_NACK_S
 from chappe.errors import BrokenClone, BufferFull
 from chappe.sim.host import TICK_S, SimHost
-from chappe.sim.network import Wire
 from chappe.sim.world import Checker, Settings, SimWorld
 
 SILENT_S: Final = 15.0  # a producer drops who is silent for this long

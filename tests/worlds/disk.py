@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from tests.worlds.staged import MemoryStaged
+
 from chappe.data.topic import encode_topic
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
 from chappe.log.events import ScrubEnded
-from chappe.log.exactly_once.staged import MemoryStaged
 from chappe.log.storage import AppendRecords, Hole, PartitionInfo, Retention, Scrubbed, StorageRead
 
 Key = tuple[str, str]

@@ -4,7 +4,7 @@
 
 world        one clock, one source of chance, one story, the checkers; how a world is played
 host         one life of a member: carries out actions, has its cores called in time
-network      who reaches whom, delays, single messages that get lost
+network      who reaches whom, delays
 pubsub       links and questions as ZeroMQ has them
 streams      connections as TCP gives them
 """

@@ -117,9 +117,9 @@ class Journal:
         StorageError: It cannot be read or written.
     """
 
-    def __init__(self, directory: Path, topic: str, address: str, ops: FileOps | None = None) -> None:
+    def __init__(self, directory: Path, topic: str, address: str) -> None:
         need_descriptors()
-        self._ops = ops or file_ops()
+        self._ops = file_ops()
         self._directory = directory
         self._disk = _Disk(directory, self._ops)
         self._lock = hold_identity(self._ops, directory, "producer", "stop")

@@ -15,6 +15,7 @@ from tests.worlds.chain import machine
 from tests.worlds.chain.hosts import ChainHost, ClientHost, Disk, ServerHost
 from tests.worlds.faults import Schedule
 from tests.worlds.linearizable import UNKNOWN, Operation, not_linearizable
+from tests.worlds.wire import Wire
 
 from chappe.errors import UsageError
 from chappe.limits import CHAIN_LIMITS
@@ -22,7 +23,6 @@ from chappe.replication.chain.client import ChainClient
 from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.messages import Entry
 from chappe.sim.host import SimMember
-from chappe.sim.network import Wire
 from chappe.sim.world import Checker, Excused, Settings, SimWorld
 
 DRIFTS: Final = (0.0, 0.01, 0.1)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from tests.worlds.backends import SimBackend
 from tests.worlds.mesh.world import MeshWorld
+from tests.worlds.wire import Wire
 
 from chappe.kv.clone import KvClone
 from chappe.kv.master import KvMaster
 from chappe.limits import KV_LIMITS, KvLimits
-from chappe.sim.network import Wire
 
 LISTS: Final = ("list a", "list b")  # serial numbers are pushed to them, and nothing else happens to them
 UNIQUE: Final = tuple(f"unique {n}" for n in range(40))  # put_unique alone
