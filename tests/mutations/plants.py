@@ -2313,9 +2313,12 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "map-session-never-ends",
         "maps",
-        "kv/chp/ledger.py",
-        "        for name in self.session_values.ended(now):\n            self.end_session(name, effects)\n",
-        "        self.session_values.ended(now)\n",
+        "kv/chp/server.py",
+        (
+            "            for name in self.ledger.session_values.ended(now):\n"
+            "                self.ledger.end_session(name, effects)\n"
+        ),
+        "            self.ledger.session_values.ended(now)\n",
         "values end with the client that wrote them, soon after",
     ),
     Plant(

@@ -38,9 +38,9 @@ def many(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def are(count: int, noun: str, plural: str = "") -> str:
+def are(count: int, noun: str) -> str:
     """``1 topic is``, ``2,000 topics are``."""
-    return f"{many(count, noun, plural)} {'is' if count == 1 else 'are'}"
+    return f"{many(count, noun)} {'is' if count == 1 else 'are'}"
 
 
 def text_of(raw: bytes) -> str:

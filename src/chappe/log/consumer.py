@@ -135,13 +135,17 @@ class LogConsumer:
         raw = encode_topic(wanted.name)
         return [*actions, *(Subscribe(id_ + raw, False) for id_ in reversed(self._kinds))]
 
-    def seek(self, topic: str, partition: str, offset: int, now: float) -> list[Effect]:
-        """Go on at ``offset``; if it is out of range an ``OutOfRange`` event follows."""
-        return self._go_to((topic, partition), offset, now, strict=True)
+    def seek(self, topic: str, partition: str, offset: int, now: float, *, strict: bool = True) -> list[Effect]:
+        """Go on at ``offset``; if it is out of range an ``OutOfRange`` event follows.
 
-    def go_back(self, topic: str, partition: str, offset: int, now: float) -> list[Effect]:
-        """Deliver a partition again from ``offset`` on; what nobody has of it any more is lost, and told."""
-        return self._go_to((topic, partition), offset, now, strict=False)
+        If not ``strict``, go on behind records that nobody has any more, and report these.
+        """
+        key = (topic, partition)
+        if not self.wants(topic):
+            self._delivery.keep_position(key, offset)
+            return []
+        self._delivery.go_to(key, offset, strict=strict)
+        return self._gaps.look(now)
 
     def taken(self, size: int, now: float) -> list[Effect]:
         delivery = self._delivery
@@ -485,13 +489,6 @@ class LogConsumer:
         """True if a partition of this topic that is met now is younger than the subscription."""
         matching = [each for each in self._filters if each.matches(topic)]
         return any(each in self._ready or self._sources.synced([each]) for each in matching)
-
-    def _go_to(self, key: Key, offset: int, now: float, *, strict: bool) -> list[Effect]:
-        if not self.wants(key[0]):
-            self._delivery.keep_position(key, offset)
-            return []
-        self._delivery.go_to(key, offset, strict=strict)
-        return self._gaps.look(now)
 
     def _begin_with_last(self, key: Key, now: float) -> int:
         """Return where a partition begins that is met now, for a consumer that wants the newest records first."""

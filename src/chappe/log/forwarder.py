@@ -128,7 +128,8 @@ class LogForwarder:
     def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due; say who we are."""
         after = self._store.handle_timeout(now)  # first: if it raises, nothing is taken out here
-        actions = self._pass_singles()
+        singles, self._singles = self._singles, {}
+        actions = [_batch(key, found) for key, found in singles.items()]
         for requester in self._askers.due(now):
             actions += [Subscribe(b"S" + requester, False), Subscribe(b"D" + requester, False)]
         if now >= self._beat_at:
@@ -176,10 +177,6 @@ class LogForwarder:
             message.sequence, self._store.clock.wall_ns() // 1000, [message.content], size
         )
         return actions
-
-    def _pass_singles(self) -> list[Effect]:
-        singles, self._singles = self._singles, {}
-        return [_batch(key, found) for key, found in singles.items()]
 
     def _pass_question(self, message: Fetch, now: float) -> list[Effect]:
         """Pass on a FETCH of an original for records that we lack; members of chappe have asked the stores."""

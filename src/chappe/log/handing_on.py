@@ -114,7 +114,7 @@ class PermissionsMember:
                 self._gate.offer_keys(group, frames[2])
 
     def _compare(self, said: Sequence[bytes], now: float) -> None:
-        theirs = dict(map(_group_version, said[1:]))
+        theirs = {each[_NUMBER.size :].decode(errors="replace"): _version(each) for each in said[1:]}
         for group, ours in self._gate.groups.versions().items():
             their = theirs.get(group, 0)
             self._gate.groups.hear(group, their, now)
@@ -195,7 +195,3 @@ class Middle:
 
 def _version(raw: bytes) -> int:
     return int.from_bytes(raw[: _NUMBER.size])
-
-
-def _group_version(raw: bytes) -> tuple[str, int]:
-    return raw[_NUMBER.size :].decode(errors="replace"), _version(raw)

@@ -66,10 +66,6 @@ class Stream:
         gap.next += 1
         gap.head = max(gap.head, gap.next)
 
-    def drop_staged(self) -> None:
-        """Forget records that were not written."""
-        self.staged = self.records = None
-
     def _seal_records(self) -> None:
         records, self.records = self.records, None
         if not records:
@@ -293,7 +289,7 @@ class StoreWriter:
             gap = stream.gap
             head = gap.next
             self._gaps.drop_held(gap)
-            stream.drop_staged()
+            stream.staged = stream.records = None
             gap.next = self.stored(key)
             forgotten.append((key, gap.next, max(head, gap.next)))
             self.lag(key, stream, head)

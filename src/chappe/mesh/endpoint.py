@@ -287,6 +287,6 @@ class EndpointCore(Peerings):
         """Rises whenever the network, or what somebody in it wants, has changed: see ``filters``."""
         return self.router.settled
 
-    def resubscribe(self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, *, now: float) -> list[Effect]:
+    def resubscribe(self, subscriber: int, topics: Iterable[bytes], *, now: float) -> list[Effect]:
         """Have a subscriber want exactly these prefixes; others hear of it as one change. Raises as ``subscribe``."""
-        return self.router.refilter(self.router.subscriptions.replace(subscriber, topics, kind), now)
+        return self.router.refilter(self.router.subscriptions.replace(subscriber, topics, DATA), now)

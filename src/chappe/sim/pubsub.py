@@ -218,7 +218,6 @@ class SimLink:
     __slots__ = (
         "_matches",
         "_net",
-        "_what",
         "asked",
         "closed",
         "down",
@@ -231,8 +230,7 @@ class SimLink:
         "wanted",
     )
 
-    def __init__(self, net: PubSub, subscriber: SimSubscriber, endpoint: str, what: type = Dial) -> None:
-        self._what = what
+    def __init__(self, net: PubSub, subscriber: SimSubscriber, endpoint: str) -> None:
         self._net = net
         self.subscriber = subscriber
         self.endpoint = endpoint
@@ -253,7 +251,7 @@ class SimLink:
         net = self._net
         publisher = net.publishers.get(self.endpoint)
         if publisher is None or not net.comes_in(self.subscriber.name, publisher.name):
-            net.failed[self._what] += 1
+            net.failed[Dial] += 1
             self._redial()
             return
         self.publisher = publisher

@@ -241,7 +241,7 @@ class SealedConsumer(ConsumerHost):
         self.world.trace(self, "goes back to %s/%s %d", key[0], key[1][:6], offset)
         self.kept[key] = deque([each for each in self.kept.get(key, ()) if each[1].next <= offset])
         self.next[key] = self.positions[key] = offset
-        self._carry(self.core.go_back(*key, offset, self.world.now))
+        self._carry(self.core.seek(*key, offset, self.world.now, strict=False))
 
     def _read_on(self, key: Key) -> None:
         waiting = self.kept[key]

@@ -303,7 +303,7 @@ class ConsumerInbox:
         if not any((each.topic, each.partition) == (topic, partition) for each in self.queue):
             self.taken[topic, partition] = offset
         self._release(gone)
-        self._node.do(self._core.go_back(topic, partition, offset, time.monotonic()))
+        self._node.do(self._core.seek(topic, partition, offset, time.monotonic(), strict=False))
 
     def _forget(self, topic: str, partition: str, offset: int = 0) -> int:
         """Drop the batches of a partition that end after ``offset``; return their bytes."""

@@ -131,17 +131,14 @@ class StoreMachine:
         """Replace the state with a complete one."""
         self._begin()
         rows.finish()
-        self._take_head(kept)
+        self._do(decode_rows(kept.writers))
+        self._master, self._event = Entity(*kept.master), kept.event
+        self._commit, self._parts = kept.commit, kept.parts
         self._tell(self.whole())
 
     def new_rows(self) -> RowsTaken[bytes]:
         """Return an object that rebuilds the rows from pieces."""
         return self._rows.taking()
-
-    def _take_head(self, kept: _Kept) -> None:
-        self._do(decode_rows(kept.writers))
-        self._master, self._event = Entity(*kept.master), kept.event
-        self._commit, self._parts = kept.commit, kept.parts
 
     # -- inside -----------------------------------------------------------------------------------------------
 

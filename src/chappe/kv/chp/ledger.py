@@ -344,11 +344,6 @@ class Ledger:
             self.session_values.drop(raw_key(change.key))
             self._delete(change, effects)
 
-    def end_silent_sessions(self, now: float, effects: list[Effect]) -> None:
-        """Delete the values of clients that were silent for too long; call it several times a second."""
-        for name in self.session_values.ended(now):
-            self.end_session(name, effects)
-
     def end_session(self, name: bytes, effects: list[Effect]) -> None:
         """Delete the values that end with a client, each as ``expire`` does."""
         for key in self.session_values.keys(name):

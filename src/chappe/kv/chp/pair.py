@@ -102,7 +102,6 @@ class PairedMapServer:
         loaded: Loaded | None = None,
         limits: MapLimits = MAP_LIMITS,
         witness: str = "",
-        heartbeat_s: float = STAR_HEARTBEAT_S,
         now: float,
         clock: Clock,
         name: str = "",
@@ -111,7 +110,7 @@ class PairedMapServer:
         if loaded is not None:
             loaded = without_star(loaded)
         self.star = BinaryStar(
-            role, _life(chp.session_of(epoch[-chp.SESSION_BYTES :])), now=now, pair=pair, heartbeat_s=heartbeat_s,
+            role, _life(chp.session_of(epoch[-chp.SESSION_BYTES :])), now=now, pair=pair, heartbeat_s=STAR_HEARTBEAT_S,
             memory=memory, witness=bool(witness),
         )  # fmt: skip
         self.core = MapServerCore(epoch, loaded=loaded, limits=limits, now=now, clock=clock, paired=True, name=name)

@@ -365,7 +365,8 @@ class MapServerCore:
         effects: list[Effect] = []
         if self.active:
             self.ledger.expire(now, effects)
-            self.ledger.end_silent_sessions(now, effects)
+            for name in self.ledger.session_values.ended(now):
+                self.ledger.end_session(name, effects)
         elif self.peer is not None and self.peer.expire(now, effects):
             self.peer.engage(now, effects)  # there is no other one
         self._streams.silent(now, effects)
