@@ -25,8 +25,6 @@ class PutRow(Frozen, frozen=True):
 
 
 class EraseRow(Frozen, frozen=True):
-    """Remove a key, if it is there."""
-
     key: bytes
 
 
@@ -44,13 +42,11 @@ class WriterRow(Frozen, frozen=True):
 
 
 class ForgetWriter(Frozen, frozen=True):
-    """Remove what is known of a clone."""
-
     entity: Entity
 
 
 class HistoryRow(Frozen, frozen=True):
-    """Keep a change of a key in its history; ``body`` is told by ``kv.history``."""
+    """Keep a change of a key in its history; ``kv.history`` has the form of ``body``."""
 
     key: bytes
     revision: int
@@ -58,14 +54,12 @@ class HistoryRow(Frozen, frozen=True):
 
 
 class ForgetHistory(Frozen, frozen=True):
-    """Remove a change from the history of a key, if it is there."""
-
     key: bytes
     revision: int
 
 
 class ClearHistory(Frozen, frozen=True):
-    """Remove the history of all keys."""
+    pass
 
 
 Operation: TypeAlias = (
@@ -74,9 +68,9 @@ Operation: TypeAlias = (
 
 
 class Commit(Frozen, frozen=True):
-    """A job for the disk: have a backend do all of these at once, durably.
+    """A job for the disk: commit all of these at once, durably.
 
-    A core never has more than one under way: what comes meanwhile goes into the next, so one sync serves many.
+    A core never has more than one under way: later operations go into the next, so one sync serves many.
     """
 
     number: int
@@ -84,21 +78,17 @@ class Commit(Frozen, frozen=True):
 
 
 class Loaded(Frozen, frozen=True):
-    """All that a backend keeps."""
-
     entries: tuple[tuple[Value, Value, int | None], ...] = ()
     writers: tuple[WriterRow, ...] = ()
     history: tuple[HistoryRow, ...] = ()
 
 
 class Backend(Protocol):
-    """Where a master's entries last."""
+    """The disk of a master's entries."""
 
-    def load(self) -> Loaded:
-        """All of it; raises StorageError (Damaged for bytes that are not values)."""
+    def load(self) -> Loaded: ...
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """Do all of them durably; raises StorageError, StorageFull for a full disk, and then none is done."""
+        """Carry out all of them durably; raises StorageError, StorageFull for a full disk, and then none is done."""
 
-    def close(self) -> None:
-        """Let go of the files; may be called again."""
+    def close(self) -> None: ...

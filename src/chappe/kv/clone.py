@@ -97,7 +97,7 @@ class KvClone(KvRole):
 
     @property
     def lost_at(self) -> float:
-        """When it lost its master last, or began to look for one."""
+        """When it last lost its master, or began to look for one."""
         return self._following.lost_at
 
     def invariants(self) -> list[str]:
@@ -115,17 +115,15 @@ class KvClone(KvRole):
 
     @property
     def master(self) -> Entity | None:
-        """The one that is followed, or was last."""
+        """The master that is followed, or was last."""
         return self._following.master
 
     @property
     def connected(self) -> bool:
-        """True if a master is followed."""
         return self._following.connected
 
     @property
     def readable(self) -> bool:
-        """True if it may be read."""
         return self._following.unreadable is None
 
     @property
@@ -166,11 +164,11 @@ class KvClone(KvRole):
         return self._following.age_s(now)
 
     def unreadable(self) -> StaleData | None:
-        """Why it may not be read."""
+        """Return the reason why it may not be read."""
         return None if self._following.unreadable is None else self._following.stale()
 
     def idle(self) -> bool:
-        """Return whether it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
+        """Return True if it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
         return self._following.idle() and self._writes.idle()
 
     def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
@@ -183,7 +181,7 @@ class KvClone(KvRole):
         return actions
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
-        """The master is asked, once there is one."""
+        """Ask the master, once there is one."""
         self.check_master()
         actions: list[Effect] = []
         self._following.past.add(ticket, to_value(key), now + timeout_s)
@@ -200,18 +198,17 @@ class KvClone(KvRole):
         return []
 
     def hurry_idle(self, now: float) -> None:
-        """Have its master say soon how far it is."""
+        """Ask its master to say soon how far it is."""
         self._writes.channel.hurry(now)
         self._plan()
 
     # -- world --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin: look for a master."""
         return self.handle_timeout(now)
 
     def leave(self) -> list[Effect]:
-        """The end: a master of chappe need not wait for it any more."""
+        """Tell a master of chappe that it need not wait for this clone any more."""
         actions: list[Effect] = []
         self._following.leave(actions)
         return actions
@@ -235,7 +232,6 @@ class KvClone(KvRole):
         return actions
 
     def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
-        """An endpoint is out of reach."""
         actions: list[Effect] = []
         self._following.endpoint_gone(endpoint, now, actions)
         self._plan()
@@ -252,7 +248,7 @@ class KvClone(KvRole):
         return []
 
     def hurry(self, now: float) -> None:
-        """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
+        """Look for a master at the next ``handle_timeout``, as there may be one now."""
         self._following.hurry(now)
         self._plan()
 

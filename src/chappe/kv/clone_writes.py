@@ -53,7 +53,6 @@ _REASONS: Final[dict[int, tuple[type[StoreError], str]]] = {
 
 
 def wrong_revision(key: Value, present: int | None) -> str:
-    """The text of a refused condition."""
     now = "nothing is there now" if present is None else f"it has revision {present} now"
     return f"key {key!r:.60} is not as it was expected to be: {now}"
 
@@ -95,7 +94,7 @@ class PendingWrites:
         self._writes[seq] = write
 
     def confirm(self, state: WriteState) -> None:
-        """The master has confirmed writes; ``settle`` makes it known when it may be."""
+        """Note that the master has confirmed writes; ``settle`` makes it known when it may be."""
         if len(self._states) == _STATES_MAX:
             last = self._states.pop()
             state = WriteState(state.applied, state.output, last.outcomes | state.outcomes)
@@ -119,19 +118,19 @@ class PendingWrites:
         return known, actions
 
     def acknowledged(self, applied: int) -> list[Effect]:
-        """An original has acknowledged writes; what became of a put_unique it says apart."""
+        """Note an original's acknowledgement; the outcome of a put_unique comes apart."""
         found = [seq for seq, write in self._writes.items() if seq <= applied and write.request is None]
         return [action for seq in found for action in self._resolve(self._writes.pop(seq), cmd.DONE)]
 
     def answered(self, request: int, inserted: bool) -> list[Effect]:
-        """An original has answered a put_unique."""
+        """Note an original's answer to a put_unique."""
         for seq, write in self._writes.items():
             if write.request == request:
                 return self._resolve(self._writes.pop(seq), cmd.DONE if inserted else cmd.NOT_INSERTED)
         return []
 
     def fail(self, up_to: int, kind: type[StoreError], reason: str) -> list[Effect]:
-        """Those up to a number are given up."""
+        """Give up writes up to a number."""
         found = [seq for seq in self._writes if seq <= up_to]
         actions: list[Effect] = []
         for seq in found:
@@ -162,7 +161,7 @@ class PendingWrites:
 
 
 class Uplink:
-    """Addresses what the clone ``entity`` of the store ``name`` says to masters; raises UsageError for a bad name."""
+    """Addresses messages of the clone ``entity`` of the store ``name`` to masters; raises UsageError for a bad name."""
 
     def __init__(self, name: str, entity: Entity) -> None:
         self._topic = master_topic(check_name(name))
@@ -174,14 +173,13 @@ class Uplink:
         actions.append(Send(None, cmd.encode_message(0, self._entity, receiver, body), self._topic))
 
     def send(self, command: cmd.Command, master: Entity, actions: list[Effect]) -> None:
-        """Say something to a master."""
+        """Send a command to a master."""
         payload = cmd.encode_message(0, self._entity, master, cmd.encode_command(command))
         # The original broadcasts what it says as a writer, and answers as a reader to its master alone.
         alone = master.is_chappe or isinstance(command, cmd.CumulativeAck | cmd.MissingEvents)
         actions.append(Send(master.endpoint if alone else None, payload, self._topic))
 
     def send_event(self, event: Event[bytes], master: Entity, actions: list[Effect]) -> None:
-        """Send a master a write."""
         payload = cmd.encode_message(event.seq, self._entity, master, event.payload)
         actions.append(Send(master.endpoint if master.is_chappe else None, payload, self._topic))
 
@@ -226,7 +224,7 @@ class CloneWrites:
         return self.channel.room(0) and len(self.pending) < self._unconfirmed_max
 
     def idle(self) -> bool:
-        """Return whether all are confirmed and shown."""
+        """Return True if all are confirmed and shown."""
         return not self.pending and self.channel.floor == self.channel.seq
 
     def greeting(self) -> cmd.AttachWriter:
@@ -246,7 +244,7 @@ class CloneWrites:
     # -- application ------------------------------------------------------------------------------------------------
 
     def write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
-        """One more. Raises RecordTooLarge, NoMaster or BufferFull."""
+        """Add a write. Raises RecordTooLarge, NoMaster or BufferFull."""
         key, value = getattr(command, "key", None), getattr(command, "value", None)
         if not entry_fits(key, value):
             raise RecordTooLarge(f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes")
@@ -270,9 +268,9 @@ class CloneWrites:
     # -- masters come and go ----------------------------------------------------------------------------------------
 
     def begin(self, master: Entity, now: float, actions: list[Effect]) -> None:
-        """Send a master all that is not confirmed, in order, and what is written from now on.
+        """Send a master all that is not confirmed, in order, and later writes.
 
-        To one of the original nothing goes that has a condition, nor what was written before that and waits.
+        A master of the original gets no write with a condition, nor those before it that wait.
         """
         last = 0 if master.is_chappe else self.pending.last_condition
         if last:
@@ -281,17 +279,17 @@ class CloneWrites:
         self._apply(self.channel.add(master, now, replay=True), actions)
 
     def doubt(self, actions: list[Effect]) -> None:
-        """The master before may have done what it was sent, and the one that is there cannot know."""
+        """Note that the former master may have done writes that it was sent, which the present one cannot know."""
         lost = "the master was lost, and whether it did the write cannot be known; read the key to see"
         actions += self.pending.fail(self._sent, WriteUnknown, lost)
         self.channel.skip_to(self._sent)
 
     def refuse_at(self, lost_at: float) -> float:
-        """When writes are refused if the master that was lost at ``lost_at`` stays away; infinity if they are."""
+        """Return when writes are refused if the master lost at ``lost_at`` stays away; infinity if they are."""
         return math.inf if self.refusing else lost_at + self._buffer_s
 
     def refuse(self, actions: list[Effect]) -> None:
-        """Without a master for too long: give up all writes that wait, and take no more."""
+        """Give up all writes that wait, and take no more: there was no master for too long."""
         self.refusing = True
         actions += self.pending.settle(None)[1]
         count = len(self.pending)
@@ -305,26 +303,25 @@ class CloneWrites:
     # -- what the master says, and time -----------------------------------------------------------------------------
 
     def take_state(self, master: Entity, command: cmd.WriterState, now: float, actions: list[Effect]) -> None:
-        """A master of chappe says how far it is, and what went wrong."""
+        """Take a master of chappe's progress, and the failures."""
         if produced := self.channel.take_ack(master, command.applied, now):
             self._apply(produced, actions)
         self.pending.confirm(WriteState(command.applied, command.output, dict(command.outcomes)))
 
     def take_ack(self, master: Entity, seq: int, now: float, actions: list[Effect]) -> None:
-        """An original says how far it is."""
         self._apply(self.channel.take_ack(master, seq, now), actions)
         actions += self.pending.acknowledged(seq)
 
     def take_nack(self, master: Entity, seqs: tuple[int, ...], now: float, actions: list[Effect]) -> None:
-        """A master misses writes; one of chappe has confirmed those before only when it says what became of them."""
+        """Take a master's list of missing writes; one of chappe confirms earlier ones only with their outcomes."""
         self._apply(self.channel.take_nack(master, seqs, now, confirms=not master.is_chappe), actions)
 
     def take_answer(self, answer: cmd.PutUniqueResult, actions: list[Effect]) -> None:
-        """An original says what became of a put_unique."""
+        """Take an original's outcome of a put_unique."""
         actions += self.pending.answered(answer.request, answer.inserted)
 
     def settle(self, master: Entity, next_event: int, actions: list[Effect]) -> None:
-        """Tell callers what became of their writes, once this clone shows what is before ``next_event``."""
+        """Tell callers the outcomes of their writes, once this clone shows all before ``next_event``."""
         known, resolved = self.pending.settle(next_event)
         actions += resolved
         if known:
@@ -351,7 +348,7 @@ class CloneWrites:
                 self._beat(each.message.seq, actions)
 
     def _beat(self, seq: int, actions: list[Effect]) -> None:
-        """Acknowledgements are a sign of life enough for a master of chappe that has confirmed all writes."""
+        """Send heartbeats, unless acknowledgements are enough: to a master of chappe that has confirmed all."""
         (master,) = self.channel.consumers
         if not master.is_chappe or not self.idle():
             self._uplink.send(cmd.Keepalive(seq), master, actions)

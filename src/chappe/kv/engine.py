@@ -110,14 +110,13 @@ class Engine:
         return f"{now} (of {self.version}; {past or 'no change is remembered'})"
 
     def get(self, key: Value) -> Value:
-        """The value under a key; raises NoSuchKey."""
+        """Return the value under a key; raises NoSuchKey."""
         entry = self.entries.get(key if type(key) is str else sort_key(key))
         if entry is None:
             raise NoSuchKey(f"nothing is stored under {key!r}")
         return entry.value
 
     def find(self, key: Value) -> Entry | None:
-        """The entry of a key, if there is one."""
         return self.entries.get(key if type(key) is str else sort_key(key))
 
     def get_index(self, key: Value, index: Value) -> Value:
@@ -127,32 +126,30 @@ class Engine:
         return operations.retrieve(self.get(key), index)
 
     def exists(self, key: Value) -> bool:
-        """Return whether there is a value under the key."""
         return self.find(key) is not None
 
     def keys(self) -> list[Value]:
-        """All keys, the oldest first."""
         return [entry.key for entry in self.entries.values()]
 
     def beginning(self, prefix: str) -> list[Entry]:
-        """All entries whose keys are strings that begin so, the oldest first."""
+        """Return all entries whose keys are strings that begin so, the oldest first."""
         return [each for each in self.entries.values() if type(each.key) is str and each.key.startswith(prefix)]
 
     def items(self) -> Iterator[Entry]:
-        """All entries as they are now, the oldest first."""
+        """Iterate over all entries as they are now, the oldest first."""
         return iter(list(self.entries.values()))
 
     def changes_since(self, version: int) -> list[Change] | None:
-        """All changes after ``version``; None if they are not remembered any more: take everything instead."""
+        """Return all changes after ``version``; None if they are not remembered any more: take everything instead."""
         missing = self.version - version
         if missing > len(self._changes):
             return None
         return [self._changes[place] for place in range(len(self._changes) - missing, len(self._changes))]
 
     def frozen(self, without: Sequence[Change] = ()) -> list[Entry]:
-        """All entries as they are now, the oldest first, and stay: entries are replaced, never changed.
+        """Return all entries as they are now, the oldest first; they stay, as entries are replaced, never changed.
 
-        ``without`` are the latest changes, in their order, if it is to show how things were before them.
+        ``without`` are the latest changes, in their order, if it is to show the state before them.
         """
         if not without:
             return list(self.entries.values())
@@ -162,7 +159,6 @@ class Engine:
         return [entry for entry in entries.values() if entry is not None]
 
     def next_expiry_ns(self) -> int | None:
-        """When the next entry expires."""
         heap = self._deadlines
         while heap:
             expires_ns, version, index = heap[0]
@@ -173,7 +169,7 @@ class Engine:
         return None
 
     def soonest(self, count: int) -> list[Entry]:
-        """The entries that expire next, ``count`` at most, in that order; takes no longer where there are more."""
+        """Return the entries that expire next, at most ``count``, in that order; the time depends on that alone."""
         heap = self._deadlines
         found: list[Entry] = []
         ahead = [(heap[0], 0)] if heap else []  # a heap's smallest are found from its top, each before its two children
@@ -255,7 +251,6 @@ class Engine:
         return [change for entry in list(self.entries.values()) if (change := self.erase(entry.key)) is not None]
 
     def expire(self, now_ns: int) -> list[Change]:
-        """Remove what has lived its time."""
         changes = []
         while (due_ns := self.next_expiry_ns()) is not None and due_ns <= now_ns:
             _, _, index = heapq.heappop(self._deadlines)
@@ -277,7 +272,7 @@ class Engine:
         self._changes.clear()  # who asks for what is new takes everything
 
     def replace(self, staged: StagedEntries, *, tell: bool) -> list[Change]:
-        """Become what was staged, in one step for all who read ``entries``; the changes, if there are few or ``tell``.
+        """Take over staged entries, in one step for all who read ``entries``; return the changes, if few or ``tell``.
 
         What is staged was compared with the entries as they still are.
         """
@@ -301,7 +296,7 @@ class Engine:
         return changes
 
     def set_expiry(self, entry: Entry, expires_ns: int) -> None:
-        """Note when an entry that is there expires; it stays the same entry, since its value is no news to anybody."""
+        """Note when an entry expires; it stays the same entry, since its value is news to nobody."""
         index = index_of(entry.key)
         assert self.entries[index] is entry
         entry.expires_ns = expires_ns
@@ -310,7 +305,7 @@ class Engine:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _keep_few(self, version: int, value: Any) -> None:
-        """A change holds a large value: forget the oldest of those, and what lies before, beyond the bound."""
+        """Forget the oldest changes with large values, and those before them, beyond the bound."""
         held = len(value) * (_MEMBER_BYTES if type(value) in CONTAINERS else 1)
         self._large.append((version, held))
         self._large_bytes += held
@@ -342,7 +337,7 @@ class StagedEntries:
         self._engine = engine
 
     def add(self, key: Value, value: Value, expires_ns: int | None = None, revision: int = 0) -> None:
-        """One more; what the engine has already stays the same entry. Of one key twice the last value stays."""
+        """Add an entry; one that the engine has already stays the same. Of one key twice the last value stays."""
         index = index_of(key)
         twice = self.entries.get(index)
         if twice is not None and twice.version > self._engine.version:
@@ -356,7 +351,6 @@ class StagedEntries:
         self._put(index, found)
 
     def add_all(self, pairs: Iterable[tuple[Value, Value]]) -> None:
-        """Add each pair, where nothing expires."""
         if self._engine.entries:
             for key, value in pairs:
                 self.add(key, value)
@@ -387,7 +381,6 @@ class DurableContents:
         self._before: dict[Index, Entry | None] = {index_of(each.key): each.before for each in reversed(without)}
 
     def get(self, key: Value) -> Value:
-        """Return the value under a key; raises NoSuchKey."""
         index = index_of(key)
         entry = self._before[index] if index in self._before else self._engine.find(key)
         if entry is None:
@@ -395,11 +388,9 @@ class DurableContents:
         return entry.value
 
     def get_index(self, key: Value, index: Value) -> Value:
-        """Return the item at an index of the value under a key; raises NoSuchKey or TypeClash."""
         return operations.retrieve(self.get(key), index)
 
     def exists(self, key: Value) -> bool:
-        """True if there is a value under the key."""
         index = index_of(key)
         return self._before[index] is not None if index in self._before else self._engine.exists(key)
 

@@ -18,7 +18,7 @@ EVENTS_PREFIX: Final = b"<$>/local/data/store-events/"
 
 
 def check_name(name: object) -> bytes:
-    """The bytes of a store's name; raises UsageError if a store cannot have it."""
+    """Return the bytes of a store's name; raises UsageError if a store cannot have it."""
     try:
         raw = as_text(name, "the name of a store").encode()
     except UnicodeEncodeError:
@@ -29,17 +29,17 @@ def check_name(name: object) -> bytes:
 
 
 def master_topic(name: bytes) -> bytes:
-    """Where the master of a store listens; a slash at the end of the name stays, as the original has it."""
+    """Return the topic of a store's master; a slash at the end of the name stays, as the original has it."""
     return name + MASTER_SUFFIX
 
 
 def clone_topic(name: bytes) -> bytes:
-    """Where the clones of a store listen."""
+    """Return the topic of a store's clones."""
     return name + CLONE_SUFFIX
 
 
 def store_of(topic: bytes) -> bytes | None:
-    """The name of the store that a topic is of; None if it is of none."""
+    """Return the name of the store that a topic is of; None if it is of none."""
     for suffix in _SUFFIXES:
         if topic.endswith(suffix):
             return topic[: -len(suffix)]
@@ -65,7 +65,7 @@ class Entity(NamedTuple):
 
     @property
     def is_chappe(self) -> bool:
-        """True if it understands what chappe adds to the protocol."""
+        """True if it understands chappe's additions to the protocol."""
         return self.number >> _MARK_BITS == _MARK
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ NOBODY: Final = Entity(bytes(ENDPOINT_BYTES), 0)
 
 
 def chappe_entity(endpoint: bytes, life: int) -> Entity:
-    """An entity of chappe; ``life`` is 32 bits that no other master or clone of the endpoint has, or had."""
+    """Return an entity of chappe; ``life`` is 32 bits that no other master or clone of the endpoint has, or had."""
     return Entity(endpoint, _MARK << _MARK_BITS | (life & 0xFFFFFFFF))
 
 
@@ -92,5 +92,4 @@ def far(number: int) -> int:
 
 
 def near(number: int) -> int:
-    """The number that the object itself has."""
     return number ^ (_MARK ^ _FAR_MARK) << _MARK_BITS if number >> _MARK_BITS == _FAR_MARK else number

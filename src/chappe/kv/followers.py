@@ -65,11 +65,11 @@ class CloneWriter:
 
     @property
     def full(self) -> bool:
-        """True if it must first settle what went wrong."""
+        """True if it must first learn of failures."""
         return len(self.outcomes) >= self._outcomes_max
 
     def told(self) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """How far it may be told that it is done, and the outcomes up to there: as many as one message holds."""
+        """Return how far its writes are done, and the outcomes up to there: as many as one message holds."""
         if not self.outcomes:
             return self.applied, ()
         found = sorted([each for each in self.outcomes.items() if each[0] <= self.applied])
@@ -77,7 +77,7 @@ class CloneWriter:
         return (found[end][0] - 1 if len(found) > end else self.applied), tuple(found[:end])
 
     def settle(self, seq: int) -> bool:
-        """It knows what became of everything up to ``seq``; returns whether there was more than it could be told."""
+        """Note that it knows the outcomes up to ``seq``; return whether there were more than it could be told."""
         more = len(self.outcomes) > self._outcomes_max
         self.outcomes = {each: code for each, code in self.outcomes.items() if each > seq}
         return more
@@ -110,7 +110,7 @@ class Writers:
         return found
 
     def make(self, entity: Entity, applied: int) -> CloneWriter | None:
-        """A new one; None if there are too many that must be remembered."""
+        """Return a new one; None if there are too many that must be remembered."""
         if len(self.known) >= STORE_WRITERS_MAX and not self.forget():
             return None
         writer = self.known[entity] = CloneWriter(entity, applied, self._clock.wall_ns(), self._limits)
@@ -122,7 +122,6 @@ class Writers:
         return None if each is None else WriterRow(entity, each.taken, tuple(each.outcomes.items()), each.heard_ns)
 
     def rows(self) -> tuple[WriterRow, ...]:
-        """Return the durable state of all writers."""
         found = []
         for each in self.known.values():
             outcomes = tuple([outcome for outcome in each.outcomes.items() if outcome[0] <= each.applied])
@@ -130,14 +129,14 @@ class Writers:
         return tuple(found)
 
     def apply(self, entity: Entity, seq: int) -> None:
-        """Its write ``seq`` may be confirmed."""
+        """Note that its write ``seq`` may be confirmed."""
         writer = self.known.get(entity)
         if writer is not None:
             writer.applied = max(writer.applied, seq)
             self.due[entity] = None
 
     def detach(self, entity: Entity) -> None:
-        """Its channel ends; of an original nothing is remembered, for it never repeats itself."""
+        """End its channel; of an original nothing is remembered, for it never repeats itself."""
         writer = self.attached.pop(entity, None)
         if writer is not None:
             writer.channel = None
@@ -145,7 +144,7 @@ class Writers:
                 del self.known[entity]
 
     def forget(self) -> list[Entity]:
-        """Forget those not heard of for ``STORE_WRITER_FORGET_S``, and say whom."""
+        """Forget those not heard of for ``STORE_WRITER_FORGET_S``, and return them."""
         old = self._clock.wall_ns() - int(STORE_WRITER_FORGET_S * NS)
         gone = [entity for entity, each in self.known.items() if each.heard_ns < old and each.channel is None]
         for entity in gone:
@@ -206,11 +205,11 @@ class Followers:
 
     @property
     def endpoints(self) -> set[bytes]:
-        """Where there are clones that something is expected of."""
+        """The endpoints of clones from which something is expected."""
         return {clone.endpoint for clone in (*self.output.consumers, *self._snapshots.takers)}
 
     def idle(self, gone: Collection[bytes]) -> bool:
-        """Return whether every clone has everything, except those at endpoints that are ``gone``."""
+        """Return True if every clone has everything, except those at endpoints that are ``gone``."""
         return self.output.idle(lambda clone: clone.endpoint in gone) and all(
             clone.endpoint in gone for clone in self._snapshots.takers
         )
@@ -230,7 +229,7 @@ class Followers:
     # -- what the master has to say ---------------------------------------------------------------------------------
 
     def tell(self, commands: Collection[cmd.Told], now: float, actions: list[Effect]) -> None:
-        """Events for all of them, if there are any."""
+        """Send events to all of them, if there are any."""
         if self.has_clones:
             for command in commands:
                 if isinstance(command, cmd.Changed):
@@ -254,14 +253,14 @@ class Followers:
             self.output.pass_over(len(commands))
 
     def _tell_expiry(self, change: cmd.Expiring, actions: list[Effect]) -> None:
-        """The last event does not say when its key expires, as originals read it: tell clones of chappe."""
+        """Tell clones of chappe when the key of the last event expires, which originals' form does not say."""
         told = cmd.ExpiresAt(change.change.key, self.output.seq, change.expires_ns)
         for clone in self.output.consumers:
             if clone.is_chappe:
                 self.send(clone, told, actions)
 
     def let_go(self, actions: list[Effect]) -> None:
-        """Send what was told and is held; before anything else is said it is, so that all stays in order."""
+        """Send held events; before any other message, so that all stays in order."""
         held = self._held
         if held:
             body = cmd.encode_several(held) if len(held) > 1 else held[0]
@@ -271,7 +270,7 @@ class Followers:
             self.held_until = math.inf
 
     def pause(self, now: float, actions: list[Effect]) -> None:
-        """Some changes were told: they leave now, or, in a fast sequence, soon, with those that follow."""
+        """Plan to send told changes: now, or, in a fast sequence, soon, with those that follow."""
         quick = now < self._told_at + STORE_TOLD_GAP_S
         self._told_at = now
         if not quick or now >= self.held_until:
@@ -280,7 +279,7 @@ class Followers:
             self.held_until = now + STORE_TOLD_LATER_S
 
     def send(self, clone: Entity, command: cmd.Command, actions: list[Effect]) -> None:
-        """Say something to one of them."""
+        """Send a command to one of them."""
         if self._held:
             self.let_go(actions)
         payload = cmd.encode_message(0, self._entity, clone, cmd.encode_command(command))
@@ -291,18 +290,18 @@ class Followers:
         self._apply(self.output.drop(clone, reason), now, actions)
 
     def hurry(self, now: float) -> None:
-        """Have them say at once what they have."""
+        """Ask them to say at once how far they are."""
         self.output.hurry(now)
         self.tick_at = now
 
     # -- what clones say, and time ----------------------------------------------------------------------------------
 
     def take_ack(self, clone: Entity, seq: int, now: float, actions: list[Effect]) -> None:
-        """One has everything up to ``seq``."""
+        """Note that one has everything up to ``seq``."""
         self._apply(self.output.take_ack(clone, seq, now), now, actions)
 
     def take_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Effect]) -> None:
-        """One misses events, or asks for everything."""
+        """Take one's list of missing events, or its request for everything."""
         self.let_go(actions)
         if not seqs:
             return
@@ -324,7 +323,7 @@ class Followers:
             self._greet(clone, now, actions)
 
     def snapshot_taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float, actions: list[Effect]) -> None:
-        """One says how much of its snapshot it has; with all of it, it is attached."""
+        """Note how much of its snapshot one has; with all of it, it is attached."""
         if clone not in self.output.consumers:
             self.send(clone, cmd.RetransmitFailed(_STRANGER), actions)
         elif clone in self._snapshots.takers:
@@ -334,7 +333,7 @@ class Followers:
                 actions.append(Report(CloneAttached(self._name, clone)))
 
     def tick(self, now: float, actions: list[Effect]) -> None:
-        """Heartbeats, clones that are gone, and how large the store is."""
+        """Send heartbeats; drop clones that are gone; measure the store."""
         self._apply(self.output.tick(now), now, actions)
         for clone in self._snapshots.silent(now):
             self.drop(clone, "it did not take what it asked for", now, actions)
@@ -379,7 +378,7 @@ class Followers:
         return Send(receiver, cmd.encode_message(event.seq, self._entity, NOBODY, event.payload), self._topic)
 
     def _beat(self, seq: int, now: float, actions: list[Effect]) -> None:
-        """Clones of the original only listen to heartbeats that are addressed to them."""
+        """Send heartbeats: clones of the original only listen to those that are addressed to them."""
         self._beat_at = now + self._heartbeat_s
         body = cmd.encode_command(cmd.Keepalive(seq))
         actions.append(Send(None, cmd.encode_message(0, self._entity, NOBODY, body), self._topic))
@@ -428,7 +427,7 @@ class Followers:
         self.output.calm_s = self._heartbeat_s if self._originals else self._calm_s
 
     def _hold(self, event: Event[bytes], actions: list[Effect]) -> None:
-        """An event that was numbered just now goes with those before and behind it."""
+        """Hold an event, to be sent with those before and behind it."""
         held, limits = self._held, self._limits
         if not held:
             self._held_from = event.seq

@@ -37,7 +37,7 @@ _NS_MAX: Final = 2**63 - 1
 
 
 class Following:
-    """Which master a clone follows, how far, and whether its data may be read.
+    """A clone's master, how far the clone follows it, and whether its data may be read.
 
     Args:
         engine: The clone's copy of the data, which its master alone changes.
@@ -81,7 +81,7 @@ class Following:
         self._conflicts = Conflicts()
 
     def idle(self) -> bool:
-        """Return whether it is attached, and knows of nothing missing."""
+        """Return True if it is attached, and knows of nothing missing."""
         return self.connected and not (self._input.closed or self._resumed) and self._input.idle()
 
     @property
@@ -106,11 +106,10 @@ class Following:
         return None if self._receiving is None else (self._receiving.taken, self._receiving.offer.entries)
 
     def age_s(self, now: float) -> float:
-        """For how many seconds the data has not been up to date; 0 if it is."""
+        """Return for how many seconds the data has not been up to date; 0 if it is."""
         return max(0.0, now - self._stale_from)
 
     def stale(self) -> StaleData:
-        """Why it may not be read."""
         coming = "" if self.coming is None else "; {:,} of {:,} entries of its master have come".format(*self.coming)
         return StaleData(f"store {self._name!r} cannot be read: {self.unreadable}{coming}")
 
@@ -129,13 +128,13 @@ class Following:
                 self.past.ask(self.master, now, actions)
 
     def leave(self, actions: list[Effect]) -> None:
-        """The end: a master of chappe need not wait for it any more."""
+        """Tell a master of chappe that it need not wait for this clone any more."""
         master = self.master if self.connected or self._receiving is None else self._receiving.master
         if (self.connected or self._receiving is not None) and master is not None and master.is_chappe:
             self._uplink.send(cmd.Leave(self._writes.channel.seq), master, actions)
 
     def hurry(self, now: float) -> None:
-        """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
+        """Look for a master at the next ``handle_timeout``, as there may be one now."""
         if not self.connected and self._receiving is None:
             self._search_at = now + self._listen_s()
             self._search_s = CHANNEL_NACK_S
@@ -144,7 +143,7 @@ class Following:
     # -- world ------------------------------------------------------------------------------------------------------
 
     def handle(self, message: cmd.Message, size: int, now: float, actions: list[Effect]) -> None:
-        """A message of ``size`` bytes for this clone or for all; raises ProtocolError."""
+        """Take a message of ``size`` bytes for this clone or for all; raises ProtocolError."""
         command, sender = message.command, message.sender
         if isinstance(command, cmd.MasterSilent):
             self._doubt(sender, command.master, now, actions)
@@ -203,14 +202,13 @@ class Following:
             self.questions.take_event(message.seq)
 
     def endpoint_gone(self, endpoint: bytes, now: float, actions: list[Effect]) -> None:
-        """An endpoint is out of reach."""
         if self._receiving is not None and self._receiving.master.endpoint == endpoint:
             self._give_up("its endpoint is out of reach", now, actions)
         if self.connected and self.master is not None and self.master.endpoint == endpoint:
             self._lose("its endpoint is out of reach", now, actions)
 
     def settle(self, actions: list[Effect]) -> None:
-        """Tell callers what became of their writes, as far as the clone shows it."""
+        """Tell callers the outcomes of their writes, as far as the clone shows them."""
         if self.connected and not self._input.closed and self.master is not None:
             self._writes.settle(self.master, self._input.next, actions)
 
@@ -285,7 +283,7 @@ class Following:
         return self.master, self._input.next - 1
 
     def _listen_s(self) -> float:
-        """How long to wait for a sign of the master that was lost, before masters are asked for a snapshot."""
+        """Return how long to wait for a sign of the lost master, before masters are asked for a snapshot."""
         original = self.master is not None and not self.master.is_chappe and self._input.initialized
         return _ORIGINAL_LISTEN_S if original else 0.0
 
@@ -307,7 +305,7 @@ class Following:
             self._writes.refuse(actions)
 
     def _doubt(self, sender: Entity, master: Entity, now: float, actions: list[Effect]) -> None:
-        """Another one says that it has replaced our master, or that one gives it up: who hears it well stays."""
+        """Doubt the master, as another one replaced it, or one gives it up; a clone that hears it well stays."""
         if not self.connected or master != self.master:
             return
         if sender == master:
@@ -321,7 +319,7 @@ class Following:
             self._search(now, actions)
 
     def _follow(self, master: Entity) -> None:
-        """It is there, again or for the first time, and writes go to it."""
+        """Follow a master, again or for the first time, and send writes to it."""
         self.connected = True
         self.questions.begin_again()
         self.past.begin_again()
@@ -330,7 +328,7 @@ class Following:
         self.master = master
 
     def _current(self, actions: list[Effect]) -> None:
-        """The data are its master's as they are now: they may be read."""
+        """Note that the data are up to date: they may be read."""
         assert self.master is not None
         self._resumed = False
         self._stale_from = math.inf
@@ -338,12 +336,12 @@ class Following:
         actions.append(Report(MasterFound(self._name, self.master)))
 
     def _is_current(self, seq: int, actions: list[Effect]) -> None:
-        """The master's last event is ``seq``; behind an interruption that tells whether nothing is missing."""
+        """Note the master's last event; after an interruption it tells whether nothing is missing."""
         if self._resumed and not self._input.closed and self._input.next > seq:
             self._current(actions)
 
     def _resume(self, now: float, actions: list[Effect]) -> None:
-        """The master that was lost is there again: the channels go on where they were.
+        """Resume the channels, as the master that was lost is there again.
 
         The data is as old as it was, until the master's last event is known and has come.
         """
@@ -399,7 +397,7 @@ class Following:
     # -- inside: a snapshot in pieces -------------------------------------------------------------------------------
 
     def _offered(self, master: Entity, offer: cmd.Offer, now: float, actions: list[Effect]) -> None:
-        """A master is about to send all it has, or what has changed, which was asked for; raises ProtocolError."""
+        """Take a master's offer of everything, or of changes, which was asked for; raises ProtocolError."""
         if isinstance(offer, cmd.ChangesOffer) and offer.gone > offer.entries:
             raise InvalidData(f"of {offer.entries} changes {offer.gone} are keys that are gone")
         known = master == self.master
@@ -422,13 +420,13 @@ class Following:
             self._complete(receiving, now, actions)
 
     def _decline(self, offer: cmd.Offer, master: Entity, actions: list[Effect]) -> None:
-        """Its master need not wait for us."""
+        """Tell its master that it need not wait for us."""
         self._uplink.send(cmd.SnapshotTaken(offer.snapshot, offer.entries), master, actions)
 
     def _receive(
         self, receiving: Receiving, message: cmd.Message, size: int, now: float, actions: list[Effect]
     ) -> bool:
-        """Its master has said something; whether that concerns not only the snapshot."""
+        """Take a message during a snapshot; return whether it concerns more than the snapshot."""
         command = message.command
         receiving.heard(now)
         try:
@@ -451,7 +449,7 @@ class Following:
         return follows and isinstance(command, cmd.WriterState | cmd.CumulativeAck | cmd.MissingEvents)
 
     def _complete(self, receiving: Receiving, now: float, actions: list[Effect]) -> None:
-        """All of it is here: become it, and do what has changed since."""
+        """Take over the complete snapshot, and apply later changes."""
         master = receiving.master
         again = master == self.master
         self._input = receiving.input
@@ -532,7 +530,7 @@ class Following:
                 self._notices.tell(change, expiry_ns, command.publisher, actions)
 
     def _expires_ns(self, event: cmd.Event) -> int | None:
-        """When a key expires that an event sets; as the original tells it, about, which ``ExpiresAt`` mends."""
+        """Return when a key expires that an event sets; the original tells it roughly, and ``ExpiresAt`` mends that."""
         if isinstance(event, cmd.Expiring):
             return event.expires_ns
         if isinstance(event, cmd.Put) and event.expiry_ns is not None:
@@ -540,11 +538,11 @@ class Following:
         return None
 
     def _change(self, command: cmd.Mutation, expires_ns: int | None) -> Sequence[Change | None]:
-        """Do what the master has done.
+        """Apply a command of the master.
 
         Raises:
             ProtocolError: No master does that.
-            StoreError: It does not fit what is here.
+            StoreError: It does not fit the data here.
         """
         engine = self._engine
         if isinstance(command, cmd.Put):

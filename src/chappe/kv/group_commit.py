@@ -25,22 +25,19 @@ from chappe.limits import KvLimits
 
 
 class Undurable(Protocol):
-    """An operation as it was done in memory, and who wrote it."""
+    """An operation as it was done in memory, and its writer."""
 
     @property
     def changes(self) -> tuple[Change, ...]: ...
 
     @property
-    def writer(self) -> Entity | None:
-        """The writer, if it is to be remembered."""
+    def writer(self) -> Entity | None: ...
 
     @property
-    def seq(self) -> int:
-        """The writer's number of it."""
+    def seq(self) -> int: ...
 
     @property
-    def clears(self) -> bool:
-        """True if it has removed everything."""
+    def clears(self) -> bool: ...
 
 
 T = TypeVar("T", bound=Undurable)
@@ -84,12 +81,10 @@ class Committing(Generic[T]):
 
     @property
     def count(self) -> int:
-        """Operations that are not durable."""
         return len(self._waiting) + len(self._under_way)
 
     @property
     def added(self) -> int:
-        """The number of operations so far."""
         return self._added
 
     @property
@@ -109,23 +104,23 @@ class Committing(Generic[T]):
         return len(self._waiting) >= 2 * limits.commit_operations or self._waiting_bytes >= 2 * limits.commit_bytes
 
     def beyond(self, count: int, size: int) -> bool:
-        """Return whether more than so many operations, or bytes, are not durable."""
+        """Return True if more than so many operations, or bytes, are not durable."""
         return self.count > count or self._waiting_bytes > size
 
     def changes(self) -> list[Change]:
-        """All changes that are not durable, in order."""
+        """Return all changes that are not durable, in order."""
         dones = [*self._under_way, *(each[0] for each in self._waiting)]
         return [change for done in dones for change in done.changes]
 
     def add(self, done: T) -> None:
-        """An operation was done in memory."""
+        """Note an operation that was done in memory."""
         rows, size = self._rows(done)
         self._waiting.append((done, rows, size))
         self._added += 1
         self._waiting_bytes += size
 
     def forget(self, entity: Entity) -> None:
-        """With the next commit, what is kept of a clone's writes goes."""
+        """Forget the outcomes of a clone's writes with the next commit."""
         self._forgotten.append(ForgetWriter(entity))
 
     def remember(self, entities: Set[Entity]) -> None:
@@ -133,9 +128,10 @@ class Committing(Generic[T]):
         self._forgotten = [each for each in self._forgotten if each.entity not in entities]
 
     def start(self, row_of: RowOf) -> Commit | None:
-        """The next commit, unless one is under way or nothing waits.
+        """Return the next commit, unless one is under way or nothing waits.
 
-        ``row_of`` says what is known of a clone that writes, None if it is forgotten: it goes with the clone's writes.
+        ``row_of`` returns the outcomes of a clone that writes, None if it is forgotten: they go with the clone's
+        writes.
         """
         if self._under_way or not self._waiting:
             return None
@@ -164,14 +160,14 @@ class Committing(Generic[T]):
         return Commit(self._number, tuple(operations))
 
     def committed(self, number: int) -> list[T]:
-        """The commit is durable: what can now be told."""
+        """Note that a commit is durable; return the operations that can be told now."""
         assert number == self._number
         self._leaving = []
         done, self._under_way = self._under_way, []
         return done
 
     def failed(self, number: int, engine: Engine) -> list[T]:
-        """The commit was refused: it and all after it are undone in the engine and returned."""
+        """Undo a refused commit and all after it in the engine, and return them."""
         assert number == self._number
         self._forgotten = self._leaving + self._forgotten
         self._leaving = []
@@ -187,7 +183,7 @@ class Committing(Generic[T]):
         return undone
 
     def end(self, engine: Engine, kept: bool) -> list[T]:
-        """Nothing follows the commit under way: what it holds is returned, and unless it is ``kept`` undone."""
+        """Return the operations of the commit under way, which nothing follows; unless ``kept`` undo them."""
         assert not self._waiting
         ended, self._under_way = self._under_way, []
         if not kept:
@@ -226,7 +222,7 @@ def _encoded(change: Change) -> PutRow | EraseRow:
 
 
 def _last_of_each(rows: list[Row]) -> list[Operation]:
-    """The rows without those that a later one makes void."""
+    """Return the rows without those that a later one makes void."""
     last: dict[bytes, Row] = {}
     cleared = False
     for row in rows:

@@ -48,7 +48,6 @@ class PastChange(Frozen, frozen=True):
 
 
 def body_of(kind: int, at_ns: int, publisher: Entity, value: Value) -> bytes:
-    """The body of a row."""
     return _HEAD.pack(kind, at_ns, *publisher) + (encode(value) if kind == _PUT else b"")
 
 
@@ -108,7 +107,7 @@ class KeyHistory:
     # -- looks --------------------------------------------------------------------------------------------------
 
     def rows_of(self, key: Value, entry: Entry | None, revision: int) -> list[HistoryRow]:
-        """The changes of a key, the oldest first.
+        """Return the changes of a key, the oldest first.
 
         ``entry`` is what is there, with its revision; of a value from before the history nothing else is known.
         """
@@ -119,7 +118,7 @@ class KeyHistory:
         return [] if entry is None else [HistoryRow(raw, revision, body_of(_PUT, 0, NOBODY, entry.value))]
 
     def rows(self, dones: Sequence[DoneOperation]) -> list[HistoryRow]:
-        """The changes that operations add, in order, without those that would be forgotten at once."""
+        """Return the changes that operations add, in order, without those that would be forgotten at once."""
         found: list[HistoryRow] = []  # the newest first
         places: dict[bytes, list[int]] = {}  # by key: where its rows are in that
         full: set[bytes] = set()  # keys that take no more
@@ -161,7 +160,7 @@ class KeyHistory:
                 self._unwanted = True
 
     def load(self, rows: Iterable[HistoryRow]) -> None:
-        """Have these rows alone, in whatever order they come."""
+        """Load these rows alone, in any order."""
         self.clear()
         self.add(sorted(rows, key=lambda row: (row.revision, row.key)))
 
@@ -175,7 +174,6 @@ class KeyHistory:
                 self._forget_key(raw)
 
     def clear(self) -> None:
-        """Have no rows, and leave none elsewhere."""
         self._order.clear()
         self._of.clear()
         self._erased.clear()
@@ -184,13 +182,13 @@ class KeyHistory:
         self._unwanted = False
 
     def leaving(self) -> list[Operation]:
-        """The rows that the next commit removes from disk or chain."""
+        """Return the rows that the next commit removes from disk or chain."""
         if self._unwanted:
             return [ClearHistory()]
         return [ForgetHistory(*each) for each in islice(self._leaving, self._limits.commit_operations)]
 
     def left(self, operations: Iterable[Operation]) -> None:
-        """A commit has removed what these say; a former master's may say more than was forgotten here."""
+        """Note rows that a commit has removed; a former master's may have more than was forgotten here."""
         for each in operations:
             if isinstance(each, ClearHistory):
                 self.clear()
@@ -222,7 +220,7 @@ class KeyHistory:
             self._forget(next(iter(self._order.values())).key)
 
     def _forget(self, key: bytes) -> None:
-        """The oldest change of a key goes."""
+        """Forget the oldest change of a key."""
         serials = self._of[key]
         row = self._order.pop(serials.popleft())
         self._bytes -= _size(row)
@@ -246,7 +244,7 @@ def _is_put(row: HistoryRow) -> bool:
 
 
 def _beginning(row: HistoryRow) -> HistoryRow:
-    """The same row of a change before which others are left out."""
+    """Return the same row, marked as the first of its key that is kept."""
     return HistoryRow(row.key, row.revision, bytes((row.body[0] | _BEGINS,)) + row.body[1:])
 
 
@@ -255,12 +253,12 @@ def _size(row: HistoryRow) -> int:
 
 
 def no_history(name: str) -> str:
-    """Why there is no history."""
+    """Return why there is no history."""
     return f"the master of store {name!r} keeps no history of keys: attach it with history=N"
 
 
 def of_an_original(name: str) -> str:
-    """Why a clone knows little."""
+    """Return why a clone of an original's master knows little."""
     return (
         f"the master of store {name!r} is not one of chappe: it tells clones neither revisions, history nor when "
         "entries expire"

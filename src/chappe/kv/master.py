@@ -104,7 +104,6 @@ class KvMaster(KvRole):
 
     @property
     def position(self) -> int:
-        """The number of the last event that clones were told."""
         return self._followers.output.seq
 
     def invariants(self) -> list[str]:
@@ -126,7 +125,7 @@ class KvMaster(KvRole):
         return next((each.before for each in self._ordering.commits.changes() if index_of(each.key) == index), entry)
 
     def past(self, key: Value) -> list[HistoryRow]:
-        """The latest changes of a key that are durable, the oldest first. Raises InvalidOperation."""
+        """Return the latest durable changes of a key, the oldest first. Raises InvalidOperation."""
         return past_rows(self, self._history, key)
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
@@ -143,12 +142,10 @@ class KvMaster(KvRole):
 
     @property
     def settled(self) -> bool:
-        """True if all that was written is durable."""
         return not self.waiting
 
     @property
     def waiting(self) -> int:
-        """Operations that are not durable yet."""
         return self._ordering.commits.count
 
     @property
@@ -157,7 +154,7 @@ class KvMaster(KvRole):
         return self._ordering.commits.added
 
     def has_kept(self, count: int) -> bool:
-        """True if the first ``count`` operations are durable or were refused."""
+        """Return True if the first ``count`` operations are durable or were refused."""
         return self._ordering.commits.settled >= count
 
     def kept(self) -> DurableContents:
@@ -165,7 +162,7 @@ class KvMaster(KvRole):
         return DurableContents(self.engine, self._ordering.commits.changes())
 
     def idle(self) -> bool:
-        """Return whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""
+        """Return True if every clone in reach has everything, nothing of theirs is missing, and all is durable."""
         return self.settled and self._followers.idle(self._gone) and self._taking.idle(self._gone)
 
     # -- application: writing -----------------------------------------------------------------------------------
@@ -186,7 +183,7 @@ class KvMaster(KvRole):
         return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
     def do(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
-        """A write of this master's own."""
+        """Do a write of this master's own."""
         return self._ordering.do(command, ticket, now)
 
     @property
@@ -199,18 +196,18 @@ class KvMaster(KvRole):
         return actions
 
     def leave(self) -> list[Effect]:
-        """The end: nothing is held."""
+        """Send everything that is held."""
         return self.let_go()
 
     # -- of a chain ---------------------------------------------------------------------------------------------
 
     @property
     def next_position(self) -> int:
-        """The ``position`` when the commit that is under way is durable."""
+        """The ``position`` once the commit under way is durable."""
         return self._ordering.next_position
 
     def frozen(self) -> list[Entry]:
-        """All entries that are durable, as they are now and stay."""
+        """Return all durable entries, as they are now and stay."""
         return self._ordering.frozen()
 
     def writer_rows(self) -> tuple[WriterRow, ...]:
@@ -218,11 +215,11 @@ class KvMaster(KvRole):
         return self._writers.rows()
 
     def drop_waiting(self) -> list[Effect]:
-        """It is master no more: what no commit has taken yet is undone; ``end`` follows."""
+        """Undo operations that no commit has taken yet, as it is master no more; ``end`` follows."""
         return self._ordering.drop_waiting()
 
     def end(self, kept: bool, now: float) -> list[Effect]:
-        """The last: what the commit under way holds, if there is one, stays here or is undone; nobody else is told."""
+        """Keep or undo the operations of the commit under way, if there is one; nobody else is told."""
         actions = self._ordering.end(kept, now)
         actions += [Resolve(ticket, TimedOut(f"store {self.name!r} went to another master")) for ticket in self._waits]
         return actions
@@ -230,12 +227,12 @@ class KvMaster(KvRole):
     # -- world --------------------------------------------------------------------------------------------------
 
     def reserve(self) -> list[Operation]:
-        """Rows that its own backend, if any, must hold before the start: numbers are shown from then on."""
+        """Return rows that its own backend, if any, must hold before the start: numbers are shown from then on."""
         row = None if self._numbers is None else self._numbers.reserve(self.position)
         return [] if row is None else [row]
 
     def start(self, now: float) -> list[Effect]:
-        """Begin: what expired while the store was closed goes."""
+        """Remove entries that expired while the store was closed."""
         actions: list[Effect] = []
         self._taking.forget(now)
         self._ordering.expire(now, actions)
@@ -262,7 +259,7 @@ class KvMaster(KvRole):
         return actions
 
     def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
-        """Only another master sends on the clones' topic."""
+        """Report another master: nobody else sends on the clones' topic."""
         actions: list[Effect] = []
         for payload in payloads:
             try:
@@ -275,7 +272,7 @@ class KvMaster(KvRole):
         return actions
 
     def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
-        """An endpoint is out of reach: ``idle`` no longer waits for it."""
+        """Stop waiting in ``idle`` for an endpoint that is out of reach."""
         self._gone.add(endpoint)
         self._gone &= self._followers.endpoints | self._taking.endpoints  # of others nobody waits for anything
         actions: list[Effect] = []
@@ -283,7 +280,7 @@ class KvMaster(KvRole):
         return actions
 
     def handle_done(self, job: Commit, error: StorageError | None, now: float) -> list[Effect]:
-        """If a commit is refused, all waiting operations are undone and refused."""
+        """Take the outcome of a commit; after a refusal all waiting operations are undone and refused."""
         actions: list[Effect] = []
         if error is None:
             self._ordering.committed(job.number, now, actions)
@@ -309,7 +306,7 @@ class KvMaster(KvRole):
         return actions
 
     def hurry_idle(self, now: float) -> None:
-        """Have clones say at once what they have."""
+        """Ask clones to say at once how far they are."""
         self._followers.hurry(now)
 
     def next_timeout(self) -> float:
@@ -342,7 +339,7 @@ class KvMaster(KvRole):
             actions.append(Report(CommandRefused(self.name, f"{sender} sent a master's {type(command).__name__}")))
 
     def _flush(self, actions: list[Effect]) -> None:
-        """Have what was done made durable, tell and confirm what is."""
+        """Make operations durable; tell and confirm those that are."""
         self._ordering.start_commit(actions)
         self._followers.let_go(actions)
         self._taking.confirm(actions)
@@ -357,7 +354,7 @@ class KvMaster(KvRole):
             self._followers.send(clone, cmd.Position(question, self.position), actions)
 
     def _told_history(self, asked: cmd.HistoryAsked) -> cmd.HistoryTold:
-        """The newest changes that a clone lacks, as many as one message holds."""
+        """Return the newest changes that a clone lacks, as many as one message holds."""
         if not self._history.size:
             return cmd.HistoryTold(asked.question, cmd.NO_HISTORY, cmd.encode_past(()))
         rows = [row for row in self.past(asked.key) if not asked.below or row.revision < asked.below]

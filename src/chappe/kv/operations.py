@@ -38,7 +38,7 @@ CONTAINERS: Final = frozenset({tuple, Set, Table})
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a value: exact for containers, four for each character of a string."""
+    """Return the bytes of a value: exact for containers, four for each character of a string."""
     kind = type(value)
     if kind is str:
         return _UTF8_MAX * len(value)
@@ -48,7 +48,7 @@ def size_of(value: Any) -> int:
 
 
 def entry_fits(key: Value, value: Value) -> bool:
-    """Return whether a key and value are within ``STORE_ENTRY_BYTES_MAX``; a long string is measured exactly."""
+    """Return True if a key and value are within ``STORE_ENTRY_BYTES_MAX``; a long string is measured exactly."""
     size = size_of(key) + size_of(value)
     return size <= STORE_ENTRY_BYTES_MAX or len(encode(key)) + len(encode(value)) <= STORE_ENTRY_BYTES_MAX
 
@@ -60,23 +60,23 @@ class Weight(NamedTuple):
     elements: int
 
     def with_member(self, member: Value) -> Weight:
-        """That of a container with one more member, which may take the place of another one."""
+        """Return the weight of a container with one more member, which may take the place of another one."""
         more = weigh(member)
         return Weight(self.size + more.size + 1, self.elements + more.elements + 1)  # its count may take a byte more
 
     @property
     def fits(self) -> bool:
-        """True if a value may have it."""
+        """True if it is within the bounds of a value."""
         return self.size <= STORE_ENTRY_BYTES_MAX and self.elements <= VALUE_ELEMENTS_MAX
 
 
 def weigh(value: Any) -> Weight:
-    """The weight of a value, measured; raises UnsupportedValue beyond the bounds of all values."""
+    """Measure the weight of a value; raises UnsupportedValue beyond the bounds of all values."""
     return Weight(len(encode(value)), _elements(value))
 
 
 def grown(made: Value, before: Weight, member: Value) -> Weight:
-    """The weight of a container that a member has made larger; raises InvalidOperation if it is too large.
+    """Return the weight of a container that a member has made larger; raises InvalidOperation if it is too large.
 
     It is measured anew only where the sum of all that was added passes the bounds.
     """
@@ -125,7 +125,7 @@ _NUMBERS: Final = (Count, int, float, Timespan)
 
 
 def initial(tag: int) -> Value:
-    """The empty value of a type; raises TypeClash for a type that nothing can be added to."""
+    """Return the empty value of a type; raises TypeClash for a type that nothing can be added to."""
     try:
         return _INITIAL[tag]
     except KeyError:
@@ -133,9 +133,9 @@ def initial(tag: int) -> Value:
 
 
 def add(stored: Any, operand: Any) -> Value:
-    """``stored`` with ``operand`` added; raises TypeClash or InvalidOperation.
+    """Return ``stored`` with ``operand`` added; raises TypeClash or InvalidOperation.
 
-    How large a container grows is for the caller to look at.
+    The caller checks how large a container grows.
     """
     kind = type(stored)
     if kind in _NUMBERS:
@@ -163,7 +163,7 @@ def add(stored: Any, operand: Any) -> Value:
 
 
 def subtract(stored: Any, operand: Any) -> Value:
-    """``stored`` with ``operand`` taken away; raises TypeClash or InvalidOperation."""
+    """Return ``stored`` without ``operand``; raises TypeClash or InvalidOperation."""
     kind = type(stored)
     if kind in _NUMBERS:
         return _sum(stored, operand, -1)

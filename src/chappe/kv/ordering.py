@@ -53,11 +53,11 @@ _TOO_LARGE: Final = f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} byt
 
 
 class Ordering:
-    """Does writes, has them made durable, and tells everybody who is to know.
+    """Does writes, makes them durable, and tells all who are to know.
 
     Args:
         durable: Whether there is a backend, to be asked by ``Commit``.
-        recent: What has changed lately, if that is remembered.
+        recent: The latest changes, if those are remembered.
         numbers: Of events, where the backend keeps how far they have come.
         history: The latest changes of each key.
     """
@@ -86,7 +86,7 @@ class Ordering:
         self.expire_at = -math.inf  # then ``expire`` is due; infinity while no entry expires
 
     def frozen(self) -> list[Entry]:
-        """All entries that are durable, as they are now and stay."""
+        """Return all durable entries, as they are now and stay."""
         return self._engine.frozen(self.commits.changes())
 
     def since(self, master: Entity, event: int) -> SnapshotChanges | None:
@@ -111,13 +111,13 @@ class Ordering:
 
     @property
     def next_position(self) -> int:
-        """The last event of clones behind the commit that is under way."""
+        """The last event of clones behind the commit under way."""
         return self._followers.output.seq + sum([len(done.broadcast) for done in self.commits.under_way])
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
     def do(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
-        """A write of the master's own; raises StoreError or RecordTooLarge, and then nothing was done."""
+        """Do a write of the master's own; raises StoreError or RecordTooLarge, and then nothing was done."""
         if not _fits(command):
             raise RecordTooLarge(_TOO_LARGE)
         actions: list[Effect] = []
@@ -152,7 +152,7 @@ class Ordering:
         return actions
 
     def do_for(self, writer: CloneWriter, seq: int, command: cmd.Mutation, now: float, actions: list[Effect]) -> None:
-        """The write ``seq`` of a clone; if it cannot be done, that is what the clone will be told."""
+        """Do the write ``seq`` of a clone; a failure is an outcome for the clone."""
         self.expire(now, actions)
         revision = self._planned + 1
         writer.taken = seq
@@ -210,7 +210,7 @@ class Ordering:
         self.expire(now, actions)
 
     def failed(self, number: int, error: StorageError, now: float, actions: list[Effect]) -> None:
-        """A commit was refused: everything that waits is undone and refused."""
+        """Undo and refuse everything that waits, after a refused commit."""
         undone = self.commits.failed(number, self._engine)
         if self._numbers is not None:
             self._numbers.refused()
@@ -227,7 +227,7 @@ class Ordering:
         self.catch_up()
 
     def drop_waiting(self) -> list[Effect]:
-        """This is the master no more: what no commit has taken yet is undone."""
+        """Undo operations that no commit has taken yet, as this is the master no more."""
         return self._unknown(self.commits.drop_waiting(self._engine))
 
     def end(self, kept: bool, now: float) -> list[Effect]:
@@ -248,7 +248,7 @@ class Ordering:
         return [Resolve(done.ticket, WriteUnknown(lost)) for done in dones if done.ticket is not None]
 
     def catch_up(self) -> None:
-        """With nothing on its way to the disk, all that was taken from clones is applied."""
+        """Note that all writes taken from clones are applied, with nothing on its way to the disk."""
         if not self.commits.count:
             for writer in self._writers.attached.values():
                 writer.applied = max(writer.applied, writer.taken)
@@ -308,7 +308,7 @@ class Ordering:
             raise WrongRevision(wrong_revision(key, present), present)
 
     def _due(self, now: float) -> Sequence[Change]:
-        """Take out of the engine what is due to expire; nobody is told yet."""
+        """Take entries that are due to expire out of the engine; nobody is told yet."""
         if self.expire_at == math.inf:
             return ()
         due_ns = self._engine.next_expiry_ns()
@@ -328,15 +328,15 @@ class Ordering:
             )
 
     def _for_history(self) -> list[Operation]:
-        """The changes that the commit under way makes to the history."""
+        """Return the changes that the commit under way makes to the history."""
         self._leaving = self._history.leaving()
         self._adding = self._history.rows(self.commits.under_way) if self._history.size else []
         return [*self._leaving, *self._adding]
 
     def _finish(self, done: DoneOperation, now: float, actions: list[Effect]) -> None:
-        """An operation was done in memory; with a backend it is told later.
+        """Note an operation that was done in memory; with a backend it is told later.
 
-        What it set has the number of the event that tells it, the operation's first. If a commit fails, all that
+        Its entry has the number of the event that tells it, the operation's first. If a commit fails, all that
         follows is undone too, so that numbers come as they were planned.
         """
         for change in done.changes:
@@ -377,7 +377,6 @@ class Ordering:
 
 
 def _told(put: cmd.Put, expires_ns: int | None) -> cmd.Told:
-    """The event of a put."""
     return put if expires_ns is None else cmd.Changed(cmd.Expiring(expires_ns, put), put)
 
 

@@ -55,13 +55,13 @@ class PastQuestions:
         return bool(self._asking)
 
     def add(self, ticket: int, key: Value, until: float) -> None:
-        """Somebody wants to know; raises BufferFull."""
+        """Add a caller's question; raises BufferFull."""
         if len(self._asking) >= STORE_HISTORY_ASKS_MAX:
             raise BufferFull(f"{STORE_HISTORY_ASKS_MAX:,} questions for the history of keys wait: ask again later")
         self._asking[ticket] = _PastQuestion(ticket, key, until)
 
     def ask(self, master: Entity, now: float, actions: list[Effect]) -> None:
-        """Ask, or ask again, what is not answered."""
+        """Send unanswered questions, once more if they were sent."""
         for each in list(self._asking.values()):
             if not master.is_chappe:
                 self._end(each, InvalidOperation(of_an_original(self._name)), actions)
@@ -70,7 +70,7 @@ class PastQuestions:
                 each.pause_s = min(2 * each.pause_s, _PAUSE_MAX_S)
 
     def handle(self, master: Entity, told: cmd.HistoryTold, now: float, actions: list[Effect]) -> None:
-        """The master has answered; raises ProtocolError, and then the question is over, too."""
+        """Take the master's answer; raises ProtocolError, and then the question is over, too."""
         asking = next((each for each in self._asking.values() if each.number == told.question), None)
         if asking is None:
             return
@@ -99,12 +99,12 @@ class PastQuestions:
             each.found.clear()
 
     def tick(self, now: float, actions: list[Effect]) -> None:
-        """Give up what was not answered in time."""
+        """Give up questions that were not answered in time."""
         for each in [each for each in self._asking.values() if now >= each.until]:
             self._end(each, TimedOut(f"the master of store {self._name!r} did not tell the history in time"), actions)
 
     def next_due(self, connected: bool) -> float:
-        """When ``tick`` is due, or ``ask`` where a master is followed."""
+        """Return when ``tick`` is due, or ``ask`` where a master is followed."""
         return min([min(each.until, each.again_at) if connected else each.until for each in self._asking.values()])
 
     def _send(self, asking: _PastQuestion, master: Entity, now: float, actions: list[Effect]) -> None:

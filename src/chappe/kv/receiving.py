@@ -41,7 +41,7 @@ class Receiving:
     """One snapshot.
 
     Args:
-        engine: What the clone has now; it does not change meanwhile.
+        engine: The clone's present data; it does not change meanwhile.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class Receiving:
         return self.taken == self.offer.entries
 
     def begin(self, now: float, actions: list[Effect]) -> None:
-        """The channel begins behind the snapshot."""
+        """Begin the channel behind the snapshot."""
         begun = self.input.take_handshake(self.offer.offset, self.offer.ticks * CHANNEL_TICK_S, now)
         self._gather(begun, actions)
 
     def tell(self, actions: list[Effect], again: bool = False) -> None:
-        """Tell the master how much has come; with ``again`` it is to send what follows again."""
+        """Tell the master how much has come; with ``again`` it is to send the rest again."""
         self._uplink.send(cmd.SnapshotTaken(self.offer.snapshot, self.taken, again), self.master, actions)
 
     def take_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
-        """Some entries have come; whether they were the next ones. Raises ProtocolError for anything else."""
+        """Take a piece; return whether it was the next one. Raises ProtocolError for anything else."""
         if piece.snapshot != self.offer.snapshot or piece.first < self.taken:
             return False
         if piece.first > self.taken:
@@ -99,7 +99,7 @@ class Receiving:
         return True
 
     def become(self, *, tell: bool) -> list[Change]:
-        """Have it in the engine, now that it is whole; the changes, if there are few or ``tell``."""
+        """Take the whole snapshot over into the engine; return the changes, if few or ``tell``."""
         offer, engine = self.offer, self._engine
         if not isinstance(offer, cmd.ChangesOffer):
             return engine.replace(self._staged, tell=tell)  # in one step for those who read
@@ -117,7 +117,7 @@ class Receiving:
         return changes
 
     def handle(self, message: cmd.Message, size: int, now: float, actions: list[Effect]) -> None:
-        """Something else for the channel has come, of so many bytes. Raises GivenUp."""
+        """Take another message of the channel, of so many bytes. Raises GivenUp."""
         command = message.command
         if isinstance(command, cmd.EVENTS):
             if message.seq >= self.input.next:
@@ -136,11 +136,10 @@ class Receiving:
             self._gather(self.input.take_retransmit_failed(command.seq, now), actions)
 
     def heard(self, now: float) -> None:
-        """The master has said something."""
         self._heard_at = now
 
     def tick(self, now: float, actions: list[Effect]) -> None:
-        """Acknowledge events, and ask again for what does not come. Raises GivenUp."""
+        """Acknowledge events, and ask again for missing ones. Raises GivenUp."""
         if now >= self._heard_at + MASTER_SILENT_S:
             raise GivenUp(f"nothing was heard of it for {MASTER_SILENT_S:g} s")
         self._gather(self.input.tick(now), actions)

@@ -37,7 +37,7 @@ class EventNumbers:
     """The numbers of one life. ``base`` is the one before that of its first event.
 
     Args:
-        loaded: What the backend has.
+        loaded: The content of the backend.
     """
 
     def __init__(self, loaded: Loaded, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class EventNumbers:
         return WriterRow(NOBODY, self._kept, (), 0)
 
     def refused(self) -> None:
-        """A commit failed, perhaps the one with the row."""
+        """Note that a commit failed, perhaps the one with the row."""
         self._kept = 0
 
 
@@ -85,7 +85,6 @@ class Recent:
         self._append(_RecentState(master, event, ()))
 
     def add(self, master: Entity, event: int, operations: Iterable[Operation]) -> None:
-        """Behind ``event`` this was done, too."""
         keys: list[bytes] = []
         for each in operations:
             if isinstance(each, ClearRows):

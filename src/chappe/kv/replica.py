@@ -46,7 +46,7 @@ _SHOWN: Final = 1 << 62  # what the active one has confirmed is shown here
 
 
 class Author:
-    """The channel, the master that it leads to, and since when there is none."""
+    """The channel, its master, and since when there is none."""
 
     def __init__(self, name: str, entity: Entity, limits: KvLimits, now: float) -> None:
         self.writes = CloneWrites(
@@ -60,15 +60,14 @@ class Author:
 
     @property
     def waits(self) -> bool:
-        """True if something written here is not confirmed."""
         return len(self.writes.pending) > 0
 
     def write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
-        """One more. Raises RecordTooLarge, NoMaster or BufferFull."""
+        """Add a write. Raises RecordTooLarge, NoMaster or BufferFull."""
         return self.writes.write(command, ticket, now)
 
     def look(self, master: Entity | None, found: bool, now: float) -> list[Effect]:
-        """Writes go to this ``master`` from now on; ``found``: there is one, here or elsewhere."""
+        """Send writes to this ``master`` from now on; ``found``: there is one, here or elsewhere."""
         actions: list[Effect] = []
         if found:
             self._lost_at = math.inf
@@ -86,7 +85,7 @@ class Author:
         return actions
 
     def hear(self, message: cmd.Message, now: float) -> list[Effect]:
-        """Somebody has said something to this author."""
+        """Take a message for this author."""
         actions: list[Effect] = []
         master, command = message.sender, message.command
         if master == self.master and message.receiver == self._entity:
@@ -102,7 +101,7 @@ class Author:
         return self.writes.refuse_at(self._lost_at) if self.master is None else self.writes.channel.next_timeout()
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Tell the master how far this is, or give up what waited for one for too long."""
+        """Tell the master how far this is, or give up writes that waited for one for too long."""
         actions: list[Effect] = []
         if self.master is not None:
             if self.waits and now >= self._heard_at + MASTER_SILENT_S:  # it may have let go of us, as its clock was set
@@ -122,7 +121,7 @@ class Voters:
         self._asks: dict[Entity, tuple[float, bytes]] = {}  # who asked, and when, and what to answer to
 
     def note(self, message: cmd.Message, payload: bytes, now: float) -> None:
-        """Nobody serves, and a clone asks."""
+        """Note a question of a clone while nobody serves."""
         known = self._asks.get(message.sender)
         if known is None and len(self._asks) >= STORE_ASKS_MAX:
             return
@@ -133,7 +132,7 @@ class Voters:
         self._asks[message.sender] = now, payload
 
     def forget(self, now: float) -> None:
-        """Those who have not asked for a while do not wait."""
+        """Forget clones that have not asked for a while."""
         self._asks = {who: ask for who, ask in self._asks.items() if now < ask[0] + STAR_ORIGINAL_SILENT_S}
 
     def take(self) -> list[bytes]:
@@ -143,7 +142,7 @@ class Voters:
 
 
 def asks_aloud(message: cmd.Message) -> bool:
-    """Return whether a clone looks for a master, whichever there is."""
+    """Return True if a clone looks for any master."""
     command = message.command
     return isinstance(command, cmd.MissingEvents) and message.receiver == NOBODY and command.seqs[:1] == ASK_HANDSHAKE
 
@@ -191,8 +190,7 @@ class StoreReplica(KvRole):
 
     @property
     @abstractmethod
-    def _unreadable(self) -> str | None:
-        """Why it may not be read."""
+    def _unreadable(self) -> str | None: ...
 
     @property
     def leads(self) -> bool:
@@ -201,12 +199,11 @@ class StoreReplica(KvRole):
 
     @property
     def clones(self) -> tuple[Entity, ...]:
-        """Those that are attached, while the master is here."""
+        """The attached clones, while the master is here."""
         return () if self.master is None else self.master.clones
 
     @property
     def notify(self) -> bool:
-        """True if changes are told to watchers."""
         return self._notices.wanted
 
     @notify.setter
@@ -217,11 +214,10 @@ class StoreReplica(KvRole):
 
     @property
     def readable(self) -> bool:
-        """True if it may be read."""
         return self._unreadable is None
 
     def unreadable(self) -> StaleData | None:
-        """Why it may not be read."""
+        """Return the reason why it may not be read."""
         reason = self._unreadable
         return None if reason is None else StaleData(f"store {self.name!r} cannot be read: {reason}")
 
@@ -234,7 +230,7 @@ class StoreReplica(KvRole):
 
     @property
     def settled(self) -> bool:
-        """True if nothing that was written here waits."""
+        """True if no write made here waits."""
         if self.master is not None and not self.master.settled:
             return False
         return self._own.master is None or not self._own.waits
@@ -245,18 +241,18 @@ class StoreReplica(KvRole):
         return len(self._own.writes.pending)
 
     def revision_of(self, entry: Entry) -> int:
-        """Where this replica is not master, it may be the revision of a later write in the same commit."""
+        """Return a revision; where this replica is not master, it may be that of a later write in the same commit."""
         return max(entry.revision, self._base) if self.master is None else self.master.revision_of(entry)
 
     def durable(self, key: Value) -> Entry | None:
         return self.engine.find(key) if self.master is None else self.master.durable(key)
 
     def past(self, key: Value) -> list[HistoryRow]:
-        """The latest changes of a key that all have, the oldest first. Raises InvalidOperation."""
+        """Return the latest changes of a key that all have, the oldest first. Raises InvalidOperation."""
         return past_rows(self, self.history, key)
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
-        """Every server has the history."""
+        """Answer at once: every server has the history."""
         return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
     def _shown_revision(self, key: Value) -> int | None:
@@ -274,7 +270,7 @@ class StoreReplica(KvRole):
         return self._take(now)
 
     def hurry_idle(self, now: float) -> None:
-        """Have the others say soon how far they are."""
+        """Ask the others to say soon how far they are."""
         if self.master is not None:
             self.master.hurry_idle(now)
         self._own.writes.channel.hurry(now)
@@ -282,7 +278,7 @@ class StoreReplica(KvRole):
     # -- world --------------------------------------------------------------------------------------------------
 
     def handle_subscription(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Effect]:
-        """The network has changed; what that means for the others, they or their chain tell."""
+        """Do nothing: the other servers, or their chain, tell what a change of the network means for them."""
         return []
 
     def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
@@ -299,7 +295,7 @@ class StoreReplica(KvRole):
         return self._take(now)
 
     def _hear_voter(self, payload: bytes, now: float) -> None:
-        """Nobody serves here; does this clone look for a master? All else it says again."""
+        """Note a clone that looks for a master, while nobody serves here; it repeats everything else."""
         try:
             message = cmd.decode_message(payload)
         except ProtocolError as problem:
@@ -309,7 +305,7 @@ class StoreReplica(KvRole):
             self._voters.note(message, payload, now)
 
     def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
-        """Take answers to own writes, and what another master says."""
+        """Take answers to own writes, and messages of another master."""
         self._wake(now)
         for payload in payloads:
             try:
@@ -325,20 +321,20 @@ class StoreReplica(KvRole):
 
     @abstractmethod
     def _knows(self, endpoint: bytes) -> bool:
-        """Return whether an endpoint is this one or another replica, and so not a second master."""
+        """Return True if an endpoint is this one or another replica, and so not a second master."""
 
     # -- what follows from what was done ------------------------------------------------------------------------
 
     @abstractmethod
     def _wake(self, now: float) -> None:
-        """Before anything else is done: see whether this one stood still."""
+        """Notice, before anything else, that this server stood still."""
 
     @abstractmethod
     def _look(self, now: float) -> None:
         """Collect the consequences of operations, also for own writes."""
 
     def _take(self, now: float) -> list[Effect]:
-        """All that is to be done, with what follows from it."""
+        """Take all effects, with those that follow."""
         while True:
             self._look(now)
             if not self._looped:
@@ -359,10 +355,10 @@ class StoreReplica(KvRole):
 
     @abstractmethod
     def _by_master(self, actions: Sequence[Effect], now: float) -> None:
-        """Have done what the master here asks for."""
+        """Carry out effects of the master here."""
 
     def _by_author(self, actions: Sequence[Effect]) -> None:
-        """Have done what own writes ask for."""
+        """Carry out effects of own writes."""
         for each in actions:
             if isinstance(each, Send) and each.to == self.entity.endpoint:
                 self._looped.append((each.topic, each.message))
@@ -370,11 +366,11 @@ class StoreReplica(KvRole):
                 self._done.append(each)
 
     def _answer_voters(self) -> None:
-        """Those who asked while there was no master here."""
+        """Answer those that asked while there was no master here."""
         self._looped += [(self._master_topic, payload) for payload in self._voters.take()]
 
     def _tell_clones(self, sender: Entity, master: Entity) -> None:
-        """They hear no more of this master."""
+        """Tell clones that they hear no more of this master."""
         body = cmd.encode_command(cmd.MasterSilent(master))
         self._done.append(Send(None, cmd.encode_message(0, sender, NOBODY, body), self._clone_topic))
 

@@ -26,7 +26,7 @@ Reaches: TypeAlias = Callable[[bytes], bool]  # whether there is a path to an en
 
 
 def new_input(limits: KvLimits, now: float, calm_s: float = 0.0) -> ChannelConsumer[Any]:
-    """The receiving end of a channel that has not begun: a master has one for each writing clone, a clone has one."""
+    """Return the receiving end of a new channel: a master has one for each writing clone, a clone has one."""
     return ChannelConsumer(
         now=now, search_max_s=math.inf, held_max=limits.held_max, ack_events=limits.ack_events,
         nack_max=limits.nack_max, calm_s=calm_s,
@@ -36,8 +36,8 @@ def new_input(limits: KvLimits, now: float, calm_s: float = 0.0) -> ChannelConsu
 class KeyChange(Frozen, frozen=True):
     """A change of a key, for watchers of a store.
 
-    ``value`` is what it has now and ``before`` what it had, None where there is nothing (``kind`` tells that from a
-    stored none). ``expiry_ns`` is what was asked for with the write. ``publisher`` is who wrote, None if unknown.
+    ``value`` is the present one and ``before`` the former one, None where there is none (``kind`` tells that from a
+    stored none). ``expiry_ns`` is the one asked for with the write. ``publisher`` is the author, None if unknown.
     ``version`` is the engine's number of the change.
     """
 
@@ -70,13 +70,13 @@ class Notices:
 
 
 class Conflicts:
-    """Other masters of the name: each is told of once in ``MASTER_CONFLICT_S``, and so many at most."""
+    """Other masters of the name: each is reported once in ``MASTER_CONFLICT_S``, up to a bound."""
 
     def __init__(self) -> None:
         self._told: dict[Entity, float] = {}
 
     def is_news(self, other: Entity, now: float) -> bool:
-        """Return whether to report another master that was heard."""
+        """Return True if another master that was heard is to be reported."""
         self._told = {each: at for each, at in self._told.items() if now < at + MASTER_CONFLICT_S}
         if other in self._told or len(self._told) >= CONFLICTS_MAX:
             return False
@@ -85,7 +85,7 @@ class Conflicts:
 
 
 def past_rows(role: KvRole, history: KeyHistory, key: Value) -> list[HistoryRow]:
-    """The latest changes of a key where its history is kept, the oldest first. Raises InvalidOperation."""
+    """Return the latest changes of a key where its history is kept, the oldest first. Raises InvalidOperation."""
     if not history.size:
         raise InvalidOperation(no_history(role.name))
     entry = role.durable(key)
@@ -93,11 +93,11 @@ def past_rows(role: KvRole, history: KeyHistory, key: Value) -> list[HistoryRow]
 
 
 class KvRole:
-    """A master or a clone. Every method that does something takes ``now``, monotonic seconds, and returns actions.
+    """A master or a clone. Its methods take ``now``, monotonic seconds, and return actions.
 
     Args:
         clock: The time of day, by which entries expire.
-        author: Who asks for the answer to a put_unique apart; nobody for a master.
+        author: The entity to answer a put_unique apart; nobody for a master.
         immediate: Whether a write is done when its call returns.
         engine: The data, if there are some already.
     """
@@ -120,7 +120,7 @@ class KvRole:
         self._waits: dict[int, float] = {}  # await_idle: until when
 
     def age_s(self, now: float) -> float:
-        """For how many seconds it has not been up to date; 0 if it is."""
+        """Return for how many seconds it has not been up to date; 0 if it is."""
         return 0.0
 
     # -- looks --------------------------------------------------------------------------------------------------
@@ -140,19 +140,18 @@ class KvRole:
 
     @property
     def readable(self) -> bool:
-        """True if it may be read."""
         return True
 
     def unreadable(self) -> StaleData | None:
-        """Why it may not be read."""
+        """Return the reason why it may not be read."""
         return None
 
     @abstractmethod
     def revision_of(self, entry: Entry) -> int:
-        """The master's number of the write that an entry is from. Raises InvalidOperation if the master has none."""
+        """Return the master's number of an entry's write. Raises InvalidOperation if the master has none."""
 
     def durable(self, key: Value) -> Entry | None:
-        """The entry of a key as it is told to others, if there is one."""
+        """Return the entry of a key as it is told to others, if there is one."""
         return self.engine.find(key)
 
     @abstractmethod
@@ -174,7 +173,7 @@ class KvRole:
 
     @property
     def held_until(self) -> float:
-        """When ``handle_timeout`` sends what writes wanted to be sent and is held for those that follow."""
+        """When ``handle_timeout`` sends the messages that are held for writes that follow."""
         return math.inf
 
     def let_go(self) -> list[Effect]:
@@ -196,12 +195,12 @@ class KvRole:
 
     @abstractmethod
     def idle(self) -> bool:
-        """Return whether nothing is on its way between it and those in reach, and all that was written is done."""
+        """Return True if nothing is on its way between it and those in reach, and all writes are done."""
 
     # -- application: reading -----------------------------------------------------------------------------------
 
     def get(self, key: object) -> Value:
-        """The value under a key; raises NoSuchKey or StaleData."""
+        """Return the value under a key; raises NoSuchKey or StaleData."""
         stale = self.unreadable()
         if stale is not None:
             raise stale
@@ -276,23 +275,21 @@ class KvRole:
     def start(self, now: float) -> list[Effect]: ...
 
     def leave(self) -> list[Effect]:
-        """The end: the others notice that a master is gone."""
+        """Leave; the others notice that a master is gone."""
         return []
 
     @abstractmethod
-    def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
-        """An endpoint is out of reach."""
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]: ...
 
     @abstractmethod
     def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
-        """Commands have come on one of ``topics``; or what the chain says, where ``topic`` is ``CHAIN``."""
+        """Take commands on one of ``topics``; or the chain's news, where ``topic`` is ``CHAIN``."""
 
     def handle_subscription(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Effect]:
-        """Subscriptions have changed: ``holders`` are all endpoints that may have the master."""
+        """Note changed subscriptions: ``holders`` are all endpoints that may have the master."""
         return []
 
     def handle_done(self, job: Commit, error: StorageError | None, now: float) -> list[Effect]:
-        """A commit is durable, or was refused."""
         raise AssertionError(f"a {self.kind} asks for no commits")
 
     @abstractmethod
@@ -303,16 +300,16 @@ class KvRole:
 
     @abstractmethod
     def hurry_idle(self, now: float) -> None:
-        """Have the others say soon how far they are: somebody waits until it is ``idle``."""
+        """Ask the others to say soon how far they are, as a caller waits until it is ``idle``."""
 
     # -- inside -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
-        """A command of its own users."""
+        """Do a command of its own users."""
 
     def _has_all(self, ticket: int) -> bool:
-        """True if an idle role has all that this wait is for."""
+        """True if an idle role has everything that this wait is for."""
         return True
 
     def _check_idle(self, now: float, actions: list[Effect]) -> None:

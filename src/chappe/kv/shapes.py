@@ -75,7 +75,7 @@ def add_command_shape(payload: bytes, shape: bytearray) -> None:
 
 
 def skip_command_shape(shape: bytes, start: int) -> int:
-    """Where the shape of a command ends; raises InvalidData for other bytes, CutOff if it goes on behind the end."""
+    """Return the end of a command's shape; raises InvalidData for other bytes, CutOff if it is not all there."""
     if start >= len(shape):
         raise _cut_off(shape)
     pos = start + 1

@@ -27,11 +27,10 @@ class SimulatedClock:
         self._ticked_ns = 0  # a sum of floats would drift
 
     def wall_ns(self) -> int:
-        """The time of day in nanoseconds."""
         return self._wall_ns
 
     def advance(self, wall_ns: int) -> bool:
-        """Set the time of day; False, and nothing has changed, if that is not later."""
+        """Set the time of day; return False, and change nothing, if that is not later."""
         passed_ns = wall_ns - self._wall_ns
         if passed_ns <= 0:
             return False

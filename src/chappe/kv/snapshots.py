@@ -54,7 +54,7 @@ class SnapshotChanges(NamedTuple):
 
 
 class View:
-    """All entries behind the master's event ``offset``, or what may have ``changed`` of them."""
+    """All entries behind the master's event ``offset``, or those that may have ``changed``."""
 
     def __init__(
         self, number: int, offset: int, entries: list[Entry], limits: KvLimits, now: float,
@@ -71,7 +71,7 @@ class View:
         self._kept_bytes = 0
 
     def piece(self, first: int) -> tuple[cmd.SnapshotPiece, int]:
-        """The piece that begins with an entry, and where the next one begins."""
+        """Return the piece that begins with an entry, and where the next one begins."""
         found = self._pieces.get(first)
         if found is None:
             found = self._encode(first)
@@ -95,8 +95,6 @@ class View:
 
 
 class _Taker:
-    """How far one clone is."""
-
     __slots__ = ("asked_at", "next", "opened_at", "under_way", "view")
 
     def __init__(self, view: View, now: float) -> None:
@@ -133,10 +131,10 @@ class Snapshots:
     def open(
         self, clone: Entity, seq: int, floor: int, now: float, state: tuple[Entity, int] | None = None
     ) -> View | None:
-        """A clone asks for everything: what it is to take, or None if it has to ask again.
+        """Return what a clone that asks for everything is to take, or None if it has to ask again.
 
         ``seq`` is the master's last event, and those behind ``floor`` can still be had. ``state`` is a master and its
-        last event, if the clone has what was there then, and lacks only what has changed since.
+        last event, if the clone has its data of then, and lacks only later changes.
         """
         taker = self.takers.get(clone)
         if taker is not None and now < taker.opened_at + _AGAIN_S:
@@ -152,7 +150,7 @@ class Snapshots:
         return view
 
     def close(self, clone: Entity) -> None:
-        """A clone takes no more, if it did."""
+        """Note that a clone takes no more, if it did."""
         taker = self.takers.pop(clone, None)
         if taker is not None:
             self.silences.clear(clone)
@@ -161,7 +159,7 @@ class Snapshots:
                 self._views.remove(taker.view)
 
     def taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float) -> list[cmd.SnapshotPiece]:
-        """A taker says how far it is: the pieces that follow. Once it has everything it is no longer a taker."""
+        """Note how far a taker is; return the pieces that follow. Once it has everything it is no longer a taker."""
         taker = self.takers[clone]
         if taker.view.number != command.snapshot or command.entries > len(taker.view.entries):
             return []
@@ -180,7 +178,7 @@ class Snapshots:
         return self.ahead(clone)
 
     def ahead(self, clone: Entity) -> list[cmd.SnapshotPiece]:
-        """The pieces that a taker has room for."""
+        """Return the pieces that a taker has room for."""
         taker = self.takers[clone]
         found = []
         while len(taker.under_way) < self._limits.pieces_ahead and taker.next < len(taker.view.entries):
@@ -190,7 +188,7 @@ class Snapshots:
         return found
 
     def silent(self, now: float) -> list[Entity]:
-        """The takers that were not heard of for too long."""
+        """Return the takers that were silent for too long."""
         self._offered = {each: since for each, since in self._offered.items() if now < since[0] + 1.0}
         return self.silences.due(now)
 
@@ -252,10 +250,10 @@ class Wholes:
         self._measuring: Iterator[int] | None = None
 
     def open(self, clone: Entity, seq: int, now: float) -> bytes | None:
-        """All entries behind the master's event ``seq``, encoded; None if the clone has to ask again.
+        """Return all entries behind the master's event ``seq``, encoded; None if the clone has to ask again.
 
         Raises:
-            TooLarge: They do not fit.
+            SnapshotTooLarge: They do not fit.
         """
         self._expire(now)
         if clone in self._under_way:
@@ -270,17 +268,16 @@ class Wholes:
         return raw
 
     def close(self, clone: Entity) -> None:
-        """A clone has it, or is gone."""
         self._under_way.pop(clone, None)
         if not self._under_way:
             self._whole = None
 
     def changed(self, event_bytes: int) -> None:
-        """An event was told, of so many bytes: the store has grown by that at most."""
+        """Note a told event of so many bytes: the store has grown by that at most."""
         self._grown_bytes += event_bytes
 
     def measure(self, now: float) -> int | None:
-        """Look at a part of what may have grown near the bound; the size, if it is near and was not before."""
+        """Measure a part of the store that may have grown near the bound; return its size, if it newly is near it."""
         self._expire(now)
         if self._measuring is None:
             if self._measured_bytes + self._grown_bytes < self._limits.snapshot_bytes_near:
@@ -304,7 +301,7 @@ class Wholes:
         return self._measured_at + STORE_SNAPSHOT_MEASURE_S
 
     def measured(self, size: int) -> int | None:
-        """The store has that size: it, if that is near the bound and was not before."""
+        """Note the store's size; return it, if that is near the bound and was not before."""
         self._measured_bytes = size
         was, self._warned = self._warned, size >= self._limits.snapshot_bytes_near
         return size if self._warned and not was else None
@@ -333,7 +330,7 @@ class Wholes:
 
 
 def _sizes(entries: list[Entry], part_bytes: int) -> Iterator[int]:
-    """The size of all entries, at the end; -1 after each part of the work before."""
+    """Yield -1 after each part of the work, and the size of all entries at the end."""
     size = part = 0
     for entry in entries:
         found = len(encode(entry.key)) + len(encode(entry.value))

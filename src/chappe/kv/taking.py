@@ -41,11 +41,11 @@ class Taking:
 
     @property
     def endpoints(self) -> set[bytes]:
-        """Where there are clones that write."""
+        """The endpoints of clones that write."""
         return {writer.entity.endpoint for writer in self._writers.attached.values()}
 
     def idle(self, gone: Collection[bytes]) -> bool:
-        """Return whether no write of theirs is missing, except at endpoints that are ``gone``."""
+        """Return True if no write of theirs is missing, except at endpoints that are ``gone``."""
         return all(
             writer.entity.endpoint in gone or (writer.channel is not None and writer.channel.idle())
             for writer in self._writers.attached.values()
@@ -60,7 +60,7 @@ class Taking:
     # -- what clones say --------------------------------------------------------------------------------------------
 
     def attach(self, entity: Entity, command: cmd.AttachWriter, now: float, actions: list[Effect]) -> None:
-        """A clone opens its channel, or opens it again: what is done already is not taken again."""
+        """Open a clone's channel, or open it again: writes that are done already are not taken again."""
         if entity == NOBODY:
             actions.append(Report(CommandRefused(self._name, "nobody begins to write")))
             return
@@ -84,7 +84,7 @@ class Taking:
         self._writers.due[entity] = None
 
     def handle(self, entity: Entity, seq: int, command: cmd.Command, now: float, actions: list[Effect]) -> None:
-        """A clone that writes has said something; a write it says again if there is no room now."""
+        """Take a message of a clone that writes; it repeats a write if there is no room now."""
         writer = self._writers.attached.get(entity)
         if writer is None or writer.channel is None:
             return
@@ -119,7 +119,7 @@ class Taking:
         self._writers.due.clear()
 
     def tick(self, now: float, actions: list[Effect]) -> None:
-        """Acknowledge, ask for what is missing, let go of those that are gone."""
+        """Acknowledge, ask for missing writes, drop clones that are gone."""
         for writer in list(self._writers.attached.values()):
             if writer.channel is not None:
                 self._take(writer, writer.channel.tick(now), now, actions)
@@ -136,7 +136,6 @@ class Taking:
         return min(channels, default=math.inf)
 
     def forget(self, now: float) -> None:
-        """Forget clones that have been away for very long."""
         self._forget_at = now + STORE_WRITER_FORGET_S / 24
         for entity in self._writers.forget():
             self._ordering.commits.forget(entity)
@@ -146,7 +145,7 @@ class Taking:
     def _take(
         self, writer: CloneWriter, taken: list[ConsumerAction[cmd.Mutation]], now: float, actions: list[Effect]
     ) -> None:
-        """Do what a writer's channel says; a lost write is passed over: its clone has given it up."""
+        """Do the writes of a clone's channel; a lost write is passed over: its clone has given it up."""
         while taken:
             lost = False
             for each in taken:

@@ -47,7 +47,7 @@ FORMER_MAX: Final = 16  # masters whose last words are not taken for a second ma
 
 
 class Place(NamedTuple):
-    """Where a server is in its chain: ``why`` it does not take part in deciding, if it does not."""
+    """The place of a server in its chain; ``why``: the reason for which it does not take part in deciding."""
 
     head: bool = False
     member: bool = False
@@ -101,7 +101,6 @@ class ChainedMaster(StoreReplica):
 
     @property
     def master(self) -> KvMaster | None:
-        """The master, while it is here."""
         return self.active
 
     @property
@@ -112,7 +111,7 @@ class ChainedMaster(StoreReplica):
         return f"it lost its chain more than {CLONE_STALE_S:g} s ago" if self._own.stale else None
 
     def idle(self) -> bool:
-        """Return whether nothing is on its way between it and those in reach, and all that was written is done."""
+        """Return True if nothing is on its way between it and those in reach, and all writes are done."""
         if not self._own.writes.idle() or self._asked is not None:
             return False
         if self.active is not None:
@@ -140,13 +139,12 @@ class ChainedMaster(StoreReplica):
 
     @property
     def _there(self) -> bool:
-        """True if this server is in the chain, and that has a master."""
         return self._place.member and self._leader is not None
 
     # -- the chain ----------------------------------------------------------------------------------------------
 
     def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
-        """A whole state of the chain comes first, in steps."""
+        """Take the chain's news; a whole state comes first, in steps."""
         if topic != CHAIN:
             return super().handle_message(topic, messages, now)
         self._wake(now)
@@ -162,7 +160,7 @@ class ChainedMaster(StoreReplica):
         return self._take(now)
 
     def _stand(self, place: Place, now: float) -> None:
-        """This server has another place in its chain, or takes part or does not."""
+        """Take another place in the chain, or take part in it, or no longer."""
         self._place = place
         self._met |= place.member
         if not place.head:
@@ -173,7 +171,7 @@ class ChainedMaster(StoreReplica):
         self._seek()
 
     def _feed(self, fed: Fed, now: float) -> None:
-        """The chain has committed this."""
+        """Apply a commit of the chain."""
         match fed:
             case WholeBegins():
                 self._begin_whole(now)
@@ -225,7 +223,6 @@ class ChainedMaster(StoreReplica):
         self._event = self._base = max(self._event, whole.event)
 
     def _led(self, led: Led, now: float) -> None:
-        """Somebody is master from here on."""
         before, self._leader = self._leader, led.master
         self._event = self._base = max(self._event, led.event)
         if before is not None:
@@ -253,7 +250,7 @@ class ChainedMaster(StoreReplica):
         self._by_master(actions, now)
 
     def _do(self, done: Row, event: int) -> None:
-        """Do here what another master did in a commit, of which this is the last event."""
+        """Carry out a commit of another master, of which this is the last event."""
         row, key, value = done
         if isinstance(row, PutRow):
             change = self.engine.put(key, value, row.expires_ns)
@@ -277,7 +274,7 @@ class ChainedMaster(StoreReplica):
     # -- who is master ------------------------------------------------------------------------------------------
 
     def _seek(self) -> None:
-        """The head asks the chain to be master, once for each time that it may be."""
+        """Ask the chain, as its head, to be master, once for each time that it may be."""
         if not self._place.head or not self._whole or self._left or self.active is not None or self._asked is not None:
             return
         self._terms += 1
@@ -286,7 +283,7 @@ class ChainedMaster(StoreReplica):
         self._done.append(Send(CHAIN, (encode(Lead(self._asked, base)),)))
 
     def _lead(self, led: Led, before: Entity | None, now: float) -> None:
-        """Be master, with all that the chain has."""
+        """Become master, with all data of the chain."""
         entity = led.master
         self.active = active = KvMaster(
             self.name, entity, now=now, clock=self._clock, durable=True,
@@ -303,7 +300,7 @@ class ChainedMaster(StoreReplica):
         self._answer_voters()
 
     def _doubt(self, now: float) -> None:
-        """It may have been replaced: ask the chain."""
+        """Ask the chain whether it was replaced."""
         if self.active is None:
             return
         if not self._doubts:
@@ -313,7 +310,7 @@ class ChainedMaster(StoreReplica):
         self._done.append(Send(CHAIN, (encode(Still(self.active.entity, self._doubts)),)))
 
     def _step_down(self, now: float) -> None:
-        """Be master no more: what was not told to anybody is undone, and comes from the chain if that has it."""
+        """Stop being master: undo everything that nobody was told of; it comes from the chain if that has it."""
         active, self.active = self.active, None
         if active is None:
             return
@@ -325,7 +322,7 @@ class ChainedMaster(StoreReplica):
         self._tell_clones(active.entity, active.entity)
 
     def _stand_in(self, now: float) -> None:
-        """Clones that do not hear the former master any more look for this one: those that hear it well stay."""
+        """Let clones that do not hear the former master look for this one: those that hear it well stay."""
         if now >= self._stands_in_until or now < self._stand_in_at or not self._serving or not self._former:
             return
         self._stand_in_at = now + STAR_HEARTBEAT_S
@@ -335,11 +332,11 @@ class ChainedMaster(StoreReplica):
     # -- world --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin; what the chain has, and where this server is in it, is told next."""
+        """Begin; the chain's state, and this server's place in it, are told next."""
         return self._take(now)
 
     def leave(self) -> list[Effect]:
-        """The end: clones look for the next master at once."""
+        """Let clones look for the next master at once."""
         self._left = True
         self._asked = None
         self._step_down(self._seen_at)
@@ -347,7 +344,6 @@ class ChainedMaster(StoreReplica):
         return done
 
     def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
-        """An endpoint is out of reach."""
         if self.active is not None:
             self._by_master(self.active.handle_gone(endpoint, now), now)
         return self._take(now)
@@ -375,13 +371,13 @@ class ChainedMaster(StoreReplica):
         return min([due, *self._waits.values()])
 
     def _knows(self, endpoint: bytes) -> bool:
-        """Return whether an endpoint is this one or is or was the master's; a replaced master may not know it yet."""
+        """Return True if an endpoint is this one, or is or was the master's; a replaced master may not know it yet."""
         return any(endpoint == each.endpoint for each in (self.entity, *self._former))
 
     # -- what follows from what was done ------------------------------------------------------------------------
 
     def _wake(self, now: float) -> None:
-        """Before anything else is done: see whether this one stood still."""
+        """Notice, before anything else, that this server stood still."""
         stood_still = now >= self._seen_at + PAUSE_S
         self._seen_at = now
         self._voters.forget(now)
@@ -389,7 +385,7 @@ class ChainedMaster(StoreReplica):
             self._doubt(now)
 
     def _look(self, now: float) -> None:
-        """Own writes go to whoever is master."""
+        """Send own writes to the present master."""
         master: Entity | None = None
         if self.active is not None:
             if self._own.waits and self._serving:

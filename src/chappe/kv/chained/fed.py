@@ -39,7 +39,7 @@ class WholeRows(NamedTuple):
 
 
 class WholeEnds(NamedTuple):
-    """All rows were there; see ``Whole``."""
+    """The end of the rows; see ``WholeState``."""
 
     writers: tuple[WriterRow, ...]
     master: Entity

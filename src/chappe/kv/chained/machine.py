@@ -38,7 +38,7 @@ _PLACE: Final = Struct(">BQ")
 
 
 def _place(key: bytes, revision: int) -> bytes:
-    """Where a change in the history of a key is among the rows: no encoded key begins so."""
+    """Return the row of a change in the history of a key: no encoded key begins so."""
     return _PLACE.pack(0xFF, revision) + key
 
 
@@ -70,26 +70,26 @@ class StoreMachine:
         self._parts: list[bytes] = []  # of the next one
 
     def hear(self, told: Callable[[Fed | WholeState], None] | None) -> None:
-        """Have somebody told of all that is committed from now on, first of what there is; None: of nothing more."""
+        """Tell ``told`` of all commits from now on, first of the present state; None: of nothing more."""
         self._told = told
         self._tell(self.whole())
 
     def whole(self) -> WholeState:
-        """All that there is; takes no longer where that is much."""
+        """Return the whole state; takes no longer where that is large."""
         return WholeState(self._rows.share(), tuple(self._writers.values()), self._master, self._event)
 
     # -- the chain's ------------------------------------------------------------------------------------------
 
     def apply(self, command: bytes) -> bytes:
-        """Clients of the chain change nothing. Raises UsageError."""
+        """Raise UsageError: clients of the chain change nothing."""
         raise UsageError(_ASK_CLONES)
 
     def read(self, query: bytes) -> bytes:
-        """... and are told nothing. Raises UsageError."""
+        """Raise UsageError: clients of the chain are told nothing."""
         raise UsageError(_ASK_CLONES)
 
     def apply_own(self, command: bytes) -> bytes:
-        """Do a command of the head's. Raises ProtocolError, and then nothing was done."""
+        """Carry out a command of the head. Raises ProtocolError, and then nothing was done."""
         found = decode(command)
         if isinstance(found, Lead):
             self._master, self._event, self._commit, self._parts = found.master, found.event, 0, []
@@ -113,7 +113,6 @@ class StoreMachine:
         return _Restoring(self)
 
     def snapshot(self) -> bytes:
-        """Return the whole state as one value."""
         return msgspec.msgpack.encode(list(self.pieces()))
 
     def restore(self, state: bytes) -> None:
@@ -128,7 +127,6 @@ class StoreMachine:
         restoring.finish()
 
     def become(self, kept: _Kept, rows: RowsTaken[bytes]) -> None:
-        """Replace the state with a complete one."""
         self._begin()
         rows.finish()
         self._do(decode_rows(kept.writers))
@@ -143,7 +141,7 @@ class StoreMachine:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _take(self, part: Part) -> None:
-        """One more piece of the next commit. Pieces that do not follow each other are of a head that lost its place."""
+        """Take a piece of the next commit. Pieces that do not follow each other are of a head that lost its place."""
         if part.commit != self._commit + 1 or part.place != len(self._parts):
             self._parts = []
             return

@@ -69,7 +69,6 @@ _REVISION: Final = Struct(">BQ")
 
 
 def encode_operation(operation: Operation) -> bytes:
-    """The bytes of one of its operations."""
     if isinstance(operation, PutRow):
         expiry = operation.expires_ns
         head = b"\x00" if expiry is None else b"\x01" + _EXPIRES.pack(expiry)
@@ -94,7 +93,7 @@ def encode_operation(operation: Operation) -> bytes:
 
 
 def decode_operation(raw: bytes, pos: int) -> tuple[Row, int]:
-    """One operation from a place on, and where it ends; raises ProtocolError, or one of ``WRONG`` if it is cut off."""
+    """Decode an operation; return it and its end. Raises ProtocolError, or one of ``WRONG`` if it is cut off."""
     kind = raw[pos]
     if kind < 2:
         expires_ns = None
@@ -170,7 +169,6 @@ Command: TypeAlias = Lead | Part | Still
 
 
 def encode(command: Command) -> bytes:
-    """The bytes of a command."""
     if isinstance(command, Lead):
         return _HEAD.pack(1, *command.master) + _U64.pack(command.event)
     if isinstance(command, Still):
@@ -198,7 +196,7 @@ def decode(raw: bytes) -> Command:
 
 
 def parts_of(master: Entity, commit: int, event: int, operations: Iterable[bytes], part_bytes: int) -> list[bytes]:
-    """The commands that make a commit of encoded operations."""
+    """Return the commands of a commit of encoded operations."""
     body = _U64.pack(event) + b"".join(operations)
     places = range(0, len(body), part_bytes)
     return [
@@ -208,14 +206,14 @@ def parts_of(master: Entity, commit: int, event: int, operations: Iterable[bytes
 
 
 def decode_commit(body: bytes) -> tuple[int, list[tuple[Row, bytes]]]:
-    """The event of a commit, and its operations, each also as it came; raises ProtocolError."""
+    """Return the event of a commit, and its operations, each also as it came; raises ProtocolError."""
     if len(body) < _U64.size:
         raise InvalidData(f"a commit of {len(body)} bytes is cut off")
     return _U64.unpack_from(body)[0], decode_rows(body, _U64.size)
 
 
 def decode_rows(body: bytes, pos: int = 0) -> list[tuple[Row, bytes]]:
-    """Operations one behind the other, each also as it came; raises ProtocolError."""
+    """Return consecutive operations, each also as it came; raises ProtocolError."""
     found: list[tuple[Row, bytes]] = []
     try:
         while pos < len(body):

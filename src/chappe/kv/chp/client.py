@@ -44,7 +44,7 @@ MapState = Literal["connecting", "synchronising", "active"]
 
 
 class KeyChanged(msgspec.Struct, frozen=True):
-    """For those who watch: a key has changed; its body now and before, empty where there is nothing."""
+    """A key has changed, for watchers; its body now and before, empty where there is nothing."""
 
     key: bytes
     body: bytes
@@ -59,8 +59,6 @@ class PlainWrite(msgspec.Struct, frozen=True):
 
 
 class _Written:
-    """Steps that were written together, and are answered together."""
-
     __slots__ = ("left", "outcome", "ticket")
 
     def __init__(self, ticket: int | None) -> None:
@@ -70,8 +68,6 @@ class _Written:
 
 
 class _Pending(msgspec.Struct, frozen=True, gc=False):
-    """A step that is not confirmed."""
-
     step: say.Step
     size: int
     asked: _Written
@@ -79,15 +75,15 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
 
 
 class MapClientCore:
-    """Call ``flush`` after one or several inputs.
+    """The state of one client. Call ``flush`` after one or several inputs.
 
     Args:
-        servers: How each is called in events; effects have their places.
-        subtrees: How the keys begin that are wanted.
+        servers: The name of each in events; effects have their places.
+        subtrees: Prefixes of the keys that are wanted.
         session: Ten random bytes, of this life (``messages.session_of``).
         clock: Asked once: servers of other programs tell moments by the time of day.
         name: Of the map that it is to be, if it has a name.
-        shown: What a key is called in events.
+        shown: Returns the name of a key in events.
     """
 
     def __init__(
@@ -146,18 +142,17 @@ class MapClientCore:
 
     @property
     def state(self) -> MapState:
-        """True if a server is followed."""
         if self._current.state == "following":
             return "active"
         return "synchronising" if self._current.state == "taking" else "connecting"
 
     @property
     def server(self) -> str | None:
-        """The one that is followed."""
+        """The server that is followed."""
         return self.servers[self._current.server] if self._current.state == "following" else None
 
     def passive(self, now: float) -> list[str]:
-        """Servers that are there, and do not serve."""
+        """Return servers that are there, and do not serve."""
         heard = [each for each in self.sources if each.beat is not None and each.alive(now)]
         return [self.servers[each.server] for each in heard if each.beat is not None and not each.beat.active]
 
@@ -166,7 +161,7 @@ class MapClientCore:
         return [each.beat if each.alive(now) else None for each in self.sources]
 
     def silent(self, now: float) -> list[str]:
-        """Servers that were not heard of lately."""
+        """Return servers that were not heard of lately."""
         return [self.servers[each.server] for each in self.sources if not each.alive(now)]
 
     def left_s(self, entry: Entry, now: float) -> float | None:
@@ -182,12 +177,10 @@ class MapClientCore:
 
     @property
     def pending(self) -> int:
-        """Steps that are not confirmed."""
         return len(self._pending)
 
     @property
     def room(self) -> bool:
-        """True if another step is taken."""
         return len(self._pending) < self._limits.writes_max and self._pending_bytes < self._limits.writes_bytes
 
     @property
@@ -240,21 +233,20 @@ class MapClientCore:
     # -- the world ---------------------------------------------------------------------------------------------------
 
     def handle_message(self, server: int, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """A server has published something. Raises ProtocolError."""
+        """Take a server's publication. Raises ProtocolError."""
         effects: list[Effect] = []
         self.sources[server].take_publication(frames, now, effects)
         self._reconsider(now, effects)
         return effects
 
     def handle_answer(self, server: int, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """A server has sent something to us alone. Raises ProtocolError."""
+        """Take a server's answer to us alone. Raises ProtocolError."""
         effects: list[Effect] = []
         self.sources[server].take_answer(frames, now, effects)
         self._reconsider(now, effects)
         return effects
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is to be called."""
         due = self._current.next_timeout()
         return min(due, next(iter(self._echoes.values()))) if self._echoes else due
 
@@ -269,7 +261,7 @@ class MapClientCore:
         return effects
 
     def flush(self, now: float) -> list[Effect]:
-        """Send what is written, and say how far we are."""
+        """Send written steps, and tell how far we are."""
         effects: list[Effect] = []
         if self._pending and self._current.state in ("taking", "following"):
             if self._current.chappe:
@@ -282,7 +274,7 @@ class MapClientCore:
     # -- as a MapCopy -------------------------------------------------------------------------------------------------
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """When the server lets an entry expire, on our clock; None for never."""
+        """Return when the server lets an entry expire, on our clock; None for never."""
         return self._ns(now) + left_ms * MS if left_ms else None
 
     def replaced(
@@ -343,7 +335,7 @@ class MapClientCore:
             self._resolve(number, outcomes.get(number, True), effects)
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
-        """A client is not told of the steps of others."""
+        """Do nothing: a client is not told of the steps of others."""
 
     def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
         """Report that a server has a map of another name."""
@@ -449,7 +441,7 @@ class MapClientCore:
                 self._resolve(number, True, effects)  # it does not come back
 
     def _resolve_all(self, last: int, effects: list[Effect]) -> None:
-        """All steps up to there are done."""
+        """Resolve all steps up to ``last``."""
         pending = self._pending
         for number in range(self.done + 1, last + 1):
             found = pending.pop(number, None)
@@ -516,7 +508,7 @@ class MapClientCore:
                 return
 
     def _other(self, now: float) -> FollowedServer:
-        """The server to be tried next."""
+        """Return the server to try next."""
         place = self._current.server
         others = [*self.sources[place + 1 :], *self.sources[: place + 1]]
         return next((each for each in others if each.alive(now)), others[0])
@@ -533,7 +525,7 @@ def _deliver(told: list[KeyChanged], effects: list[Effect]) -> None:
 
 
 def _differs(change: Change) -> bool:
-    """Return whether watchers should see a change; each snapshot states an expiry slightly differently."""
+    """Return True if watchers should see a change; each snapshot states an expiry slightly differently."""
     return change.entry is None or change.before is None or change.entry.value != change.before.value
 
 

@@ -46,7 +46,7 @@ Refusal: TypeAlias = tuple[bytes, int, int, str]  # writer, number of the step, 
 
 
 def key_of(raw: bytes) -> Value:
-    """A key as the engine has it: text, or bytes if it is none."""
+    """Return a key as the engine has it: text, or bytes if it is not text."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -54,7 +54,7 @@ def key_of(raw: bytes) -> Value:
 
 
 def pairs_of(told: Sequence[Told]) -> Iterator[tuple[Value, Value]]:
-    """Keys and values as the engine has them, of updates that neither delete nor expire."""
+    """Return keys and values as the engine has them, of updates that neither delete nor expire."""
     keys: list[Value]
     try:
         keys = [each[0].decode() for each in told]
@@ -68,8 +68,6 @@ def raw_key(key: Value) -> bytes:
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """One step as it was done in memory."""
-
     changes: tuple[Change, ...]
     told: tuple[Told, ...]
     session: bytes = b""
@@ -90,7 +88,7 @@ class Doing(msgspec.Struct, frozen=True):
 
 
 class Former(msgspec.Struct, frozen=True):
-    """All that a snapshot replaces beside the entries: it counts again if the disk refuses the snapshot."""
+    """The state beside the entries that a snapshot replaces: it counts again if the disk refuses the snapshot."""
 
     sessions: OrderedDict[bytes, Session]
     sequence: int
@@ -150,14 +148,14 @@ class Ledger:
         self._remember(self._limits.outcomes_max)
 
     def _remember(self, count: int) -> None:
-        """So much more is remembered of writers than before: bound it, now and then."""
+        """Count what is remembered of writers, and bound it now and then."""
         self._remembered += count
         if 4 * self._remembered >= self._limits.outcomes_max:
             self._remembered = 0
             shorten_some(self.sessions.values(), self._limits.outcomes_max)
 
     def ns(self, now: float) -> int:
-        """The time of day, as it was when this began, and gone on evenly: a clock that is set moves nothing."""
+        """Return the time of day, as it was when this began, and gone on evenly: setting the clock has no effect."""
         began, wall_ns = self._origin
         return wall_ns + int((now - began) * NS)
 
@@ -169,11 +167,11 @@ class Ledger:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def frozen(self) -> list[Entry]:
-        """All entries that are told, and stay."""
+        """Return all entries that are told, and stay."""
         return self.engine.frozen(self.commits.changes())
 
     def told(self, entry: Entry, ns: int) -> Told:
-        """An entry as others are told."""
+        """Return an entry as others are told."""
         value: Any = entry.value
         left = 0 if entry.expires_ns is None else max(1, (entry.expires_ns - ns) // MS)
         return raw_key(entry.key), value[0], value[1], value[2], left
@@ -193,7 +191,7 @@ class Ledger:
         return found
 
     def confirm(self, session: Session, position: int) -> int:
-        """The last step that a writer may be told of whom everything up to ``position`` was told."""
+        """Return the last step that a writer may be told of, who was told everything up to ``position``."""
         floor = self.floor
         if floor is None:
             return session.confirm(position)
@@ -202,7 +200,7 @@ class Ledger:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def do_step(self, name: bytes, number: int, step: Step, now: float, effects: list[Effect]) -> None:
-        """The step of a writer of chappe; it was not done yet."""
+        """Do a step of a writer of chappe; it was not done yet."""
         session = self.session(name, now)
         session.taken = number
         failure = self._refuse(step)
@@ -217,7 +215,7 @@ class Ledger:
         self._finish(Doing(self._apply(told, now), told, name, number, order=self._order), effects)
 
     def do_steps(self, name: bytes, first: int, steps: Sequence[Step], now: float, effects: list[Effect]) -> None:
-        """Steps of a writer of chappe that were not done yet, from this number on."""
+        """Do steps of a writer of chappe, from this number on; they were not done yet."""
         plain: list[Told] = []  # one key each, which cannot fail: most steps of most programs
         reserved, key_max, body_max = chp.RESERVED, MAP_KEY_BYTES_MAX, MAP_BODY_BYTES_MAX
         for number, step in enumerate(steps, first):
@@ -238,7 +236,7 @@ class Ledger:
             self._done(name, first + len(steps) - 1, plain, now)
 
     def _done(self, name: bytes, number: int, told: Sequence[Told], now: float) -> None:
-        """The steps of a writer up to there are in what was told last."""
+        """Note that the last told updates have the writer's steps up to ``number``."""
         session = self.session(name, now)
         if session.failed:
             self._forgive(session, told)
@@ -247,7 +245,7 @@ class Ledger:
         self._remember(1)
 
     def _do_plain(self, told: Sequence[Told], now: float, effects: list[Effect]) -> None:
-        """Updates, each a step of its own that stays, where nothing is to become durable."""
+        """Do updates, each a step of its own that stays, where nothing is to become durable."""
         self.engine.put_all(pairs_of(told))
         self._note(told, now)
         sequence = self.sequence
@@ -261,7 +259,6 @@ class Ledger:
         self.news = True
 
     def do_update(self, told: Told, now: float, effects: list[Effect]) -> None:
-        """An update of another client."""
         if told[1] and not told[4] and not self.durable:
             self._do_plain((told,), now, effects)
             return
@@ -285,7 +282,7 @@ class Ledger:
             self._copy(told, b"", 0, sequence, now, effects)
 
     def _forgive(self, session: Session, run: Sequence[Told]) -> None:
-        """Steps that a former server refused, and told nobody, were done by this one."""
+        """Forgive steps that a former server refused, and told nobody, and that this one did."""
         for told in run:
             written = chp.writer_of(told[2])
             if written is not None:
@@ -303,14 +300,14 @@ class Ledger:
         self._finish(doing, effects)
 
     def refuse(self, refusals: Sequence[Refusal], now: float) -> None:
-        """The other server has refused steps. They are not done with: what came before them may not be here yet."""
+        """Note steps that the other server refused; they are not done with, as earlier ones may not be here yet."""
         for name, number, code, text in refusals:
             self.session(name, now).fail(number, code, text)
         self._remember(len(refusals))
 
     def replace(self, staged: StagedEntries, sequence: int, sessions: Sequence[WriterState], now: float,
                 effects: list[Effect]) -> None:  # fmt: skip
-        """Have what the other server has, and nothing else.
+        """Take over the other server's state, and drop everything else.
 
         Its entries and the numbers of its writers are durable at once: a writer's number without its entries would
         stand for a step that this server never had.
@@ -353,13 +350,13 @@ class Ledger:
                 self._delete(change, effects)
 
     def _delete(self, change: Change, effects: list[Effect]) -> None:
-        """Tell of a key that this server has removed."""
+        """Tell others of a key that this server has removed."""
         self._expired += 1
         told = (raw_key(change.key), b"", chp.uuid_of(self._own, self._expired), b"", 0)
         self._finish(Doing((change,), (told,), order=self._order), effects)
 
     def at(self, ns: int) -> float:
-        """The other way round: the moment of a time of day."""
+        """Return the moment of a time of day."""
         began, wall_ns = self._origin
         return began + (ns - wall_ns) / NS
 
@@ -378,7 +375,7 @@ class Ledger:
             self.past.popitem(last=False)
 
     def contains(self, epoch: bytes, sequence: int) -> bool:
-        """Return whether a peer at this sequence has nothing that is missing here, and can continue from there."""
+        """Return True if a peer at this sequence lacks nothing that is here, and can continue from there."""
         if epoch == self.epoch:
             known = sequence <= self.sequence
         else:
@@ -425,19 +422,18 @@ class Ledger:
         return tuple(changes)
 
     def _note(self, told: Sequence[Told], now: float) -> None:
-        """Take note of values that were set, of which some may be session values, or have replaced some."""
+        """Note new values, of which some may be session values, or have replaced some."""
         values = self.session_values
         if len(values) or any(each[3] for each in told):
             for key, _, uuid, properties, _ in told:
                 values.note(key, uuid, properties, now)
 
     def _note_all(self, now: float) -> None:
-        """Take note of everything that is there."""
         entries: Any = self.engine.entries.values()
         self.session_values.replace(((raw_key(each.key), *each.value[1:]) for each in entries if each.value[2]), now)
 
     def _note_again(self, key: Value, now: float) -> None:
-        """Take note of a key whose change was undone."""
+        """Note a key whose change was undone."""
         entry = self.engine.find(key)
         if entry is None:
             self.session_values.drop(raw_key(key))
@@ -476,7 +472,7 @@ class Ledger:
         self.start_commit(effects)
 
     def failed(self, number: int, text: str, now: float, effects: list[Effect]) -> int:
-        """The commit was refused; how many updates of others than writers of chappe are lost."""
+        """Undo a refused commit; return how many updates of others than writers of chappe are lost."""
         lost = 0
         self._numbers.refused()
         undone = self.commits.failed(number, self.engine)
@@ -497,7 +493,7 @@ class Ledger:
         return lost
 
     def _restore(self, former: Former) -> None:
-        """Be what the server was before a snapshot that the disk has refused; its entries are undone already."""
+        """Restore the state before a snapshot that the disk has refused; its entries are undone already."""
         self._former.clear()
         sessions = former.sessions
         if self.serving:
@@ -554,7 +550,7 @@ class Ledger:
 
 
 def _runs(told: Sequence[Told]) -> Iterator[tuple[bytes, int, Sequence[Told]]]:
-    """Updates that come together and are of one writer of chappe: its name, the number of its last step; or of none."""
+    """Iterate over updates that come together and are of one writer of chappe: name, last step, updates; or of none."""
     first, end = 0, len(told)
     while first < end:
         uuid = told[first][2]

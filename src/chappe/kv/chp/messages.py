@@ -76,12 +76,12 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 def is_key(key: bytes) -> bool:
-    """Return whether a map can have it."""
+    """Return True if a map can have this key."""
     return len(key) <= MAP_KEY_BYTES_MAX and key not in RESERVED
 
 
 def encode_update(update: Update) -> list[bytes]:
-    """The five frames; the ttl comes last, as the Guide's programs write it into snapshots."""
+    """Return the five frames; the ttl comes last, as the Guide's programs write it into snapshots."""
     properties = update.properties + _TTL + update.ttl + b"\n" if update.ttl else update.properties
     return [update.key, _SEQUENCE.pack(update.sequence), update.uuid, properties, update.body]
 
@@ -109,7 +109,7 @@ def decode_update(frames: Sequence[bytes]) -> Update:
 
 
 def split_properties(raw: bytes) -> tuple[bytes, bytes]:
-    """The well-formed lines without the ttl, and the last ttl."""
+    """Return the well-formed lines without the ttl, and the last ttl."""
     kept: list[bytes] = []
     ttl = b""
     *lines, _ = raw.split(b"\n")  # what has no newline at its end is none
@@ -122,12 +122,12 @@ def split_properties(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def are_properties(raw: bytes) -> bool:
-    """Return whether properties are well-formed, not too many, and without a ttl."""
+    """Return True if properties are well-formed, not too many, and without a ttl."""
     return len(raw) <= MAP_PROPERTIES_BYTES_MAX and split_properties(raw) == (raw, b"")
 
 
 def properties_of(raw: bytes) -> dict[str, str]:
-    """The properties by name; of a name that comes twice the last."""
+    """Return the properties by name; of a name that comes twice the last."""
     found: dict[str, str] = {}
     for line in raw.split(b"\n"):
         name, mark, value = line.partition(b"=")
@@ -137,11 +137,11 @@ def properties_of(raw: bytes) -> dict[str, str]:
 
 
 def ttl_ms(text: bytes, wall_ms: int) -> int | None:
-    """Milliseconds that an entry has left, None for ever.
+    """Return the milliseconds that an entry has left, None for ever.
 
     Text is whole seconds, as in updates, or a moment, as in snapshots: of 13 digits in milliseconds since 1970, of 10
-    in seconds, as the Guide's Python programs write it with decimals. What is no number is none; a negative one is
-    over.
+    in seconds, as the Guide's Python programs write it with decimals. Text that is not a number means None; a negative
+    number is over.
     """
     try:
         seconds = float(text)
@@ -159,7 +159,7 @@ def ttl_ms(text: bytes, wall_ms: int) -> int | None:
 
 
 def ttl_seconds(left_ms: int) -> bytes:
-    """A time to live as updates have it: whole seconds, rounded up."""
+    """Return a time to live as updates have it: whole seconds, rounded up."""
     return b"%d" % -(-left_ms // _SECOND_MS)
 
 
@@ -167,12 +167,12 @@ def ttl_seconds(left_ms: int) -> bytes:
 
 
 def icanhaz(subtree: bytes) -> list[bytes]:
-    """A request for a snapshot."""
+    """Return a request for a snapshot."""
     return [ICANHAZ, subtree]
 
 
 def decode_icanhaz(frames: Sequence[bytes]) -> bytes:
-    """The subtree that is asked for; raises ProtocolError."""
+    """Return the subtree of a request; raises ProtocolError."""
     if len(frames) != 2 or frames[0] != ICANHAZ:
         raise ProtocolError("a request that is not ICANHAZ? and a subtree")
     if len(frames[1]) > MAP_SUBTREE_BYTES_MAX:
@@ -181,12 +181,12 @@ def decode_icanhaz(frames: Sequence[bytes]) -> bytes:
 
 
 def kthxbai(sequence: int, subtree: bytes) -> list[bytes]:
-    """The end of a snapshot; ``sequence`` is the server's last one, so that the cut is exact."""
+    """Return the end of a snapshot; ``sequence`` is the server's last one, so that the cut is exact."""
     return [KTHXBAI, _SEQUENCE.pack(sequence), b"", b"", subtree]
 
 
 def hugz(beat: Beat) -> list[bytes]:
-    """The heartbeat of a server of chappe."""
+    """Return the heartbeat of a server of chappe."""
     state = b"active" if beat.active else b"passive"
     told = b"chappe=1\nstate=%b\nsequence=%d\nevery=%d\n" % (state, beat.sequence, beat.every_ms)
     for name, text in ((b"role", beat.role), (b"witness", beat.witness)):
@@ -217,19 +217,19 @@ NUMBER_BYTES: Final = _NUMBER.size  # of a write's number, the end of its UUID
 
 
 def session_of(random: bytes) -> bytes:
-    """The name of a writer, of ten random bytes: how the UUIDs (version 8) of its writes begin."""
+    """Return the name of a writer, of ten random bytes: the UUIDs (version 8) of its writes begin so."""
     assert len(random) == SESSION_BYTES
     return random[:6] + bytes((0x80 | random[6] & 0x0F, random[7], 0x80 | random[8] & 0x3F)) + random[9:]
 
 
 def uuid_of(session: bytes, number: int) -> bytes:
-    """The UUID of a writer's write: so servers that get it from each other know who has written what."""
+    """Return the UUID of a writer's write: it tells servers that get it from each other who wrote it."""
     assert 0 <= number < STEPS
     return session + _NUMBER.pack(number >> 32, number & 0xFFFFFFFF)
 
 
 def writer_of(uuid: bytes) -> tuple[bytes, int] | None:
-    """Writer and number of a write of chappe's; None for any other UUID."""
+    """Return writer and number of a write of chappe's; None for any other UUID."""
     if len(uuid) != UUID_BYTES or uuid[6] >> 4 != 8 or uuid[8] >> 6 != 2:
         return None
     high, low = _NUMBER.unpack(uuid[SESSION_BYTES:])

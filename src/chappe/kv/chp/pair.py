@@ -54,7 +54,7 @@ _ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)
 
 
 def is_of_a_pair(loaded: Loaded) -> bool:
-    """Return whether a backend was that of one of two servers."""
+    """Return True if a backend was that of one of two servers."""
     return any(row.entity == _ROW for row in loaded.writers)
 
 
@@ -127,7 +127,6 @@ class PairedMapServer:
 
     @property
     def active(self) -> bool:
-        """True if it serves clients."""
         return self.star.serving and self.core.active
 
     @property
@@ -187,7 +186,7 @@ class PairedMapServer:
         return self._take()
 
     def handle_answer(self, server: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """The other server of the map has answered, or the ``WITNESS``. Raises ProtocolError."""
+        """Take an answer of the other server, or of the ``WITNESS``. Raises ProtocolError."""
         if server == WITNESS:
             if len(frames) != 1:
                 raise ProtocolError(f"an answer of {len(frames)} frames")
@@ -208,12 +207,12 @@ class PairedMapServer:
         return self._take()
 
     def begin_anew(self) -> list[Effect]:
-        """Make clients of chappe open their streams anew, as something they sent was lost here."""
+        """Let clients of chappe open their streams anew, as one of their messages was lost here."""
         self._done += self.core.begin_anew()
         return self._take()
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """Note what somebody wants published, or no longer; called for each subscriber."""
+        """Note a prefix that a subscriber wants published, or no longer; called for each subscriber."""
         self._done += self.core.handle_subscription(prefix, on, now)
         return self._take()
 
@@ -223,12 +222,11 @@ class PairedMapServer:
         return self._take()
 
     def handle_gone(self, client: bytes, now: float) -> list[Effect]:
-        """Forget a client that is not there any more."""
         self._done += self.core.handle_gone(client, now)
         return self._take()
 
     def flush(self, now: float) -> list[Effect]:
-        """Tell clients what is new, and Binary Star whether the other server has everything."""
+        """Tell clients of updates, and Binary Star whether the other server has everything."""
         self._wake(now)
         if not self._doubts:
             self._done += self.core.flush(now)
@@ -244,7 +242,7 @@ class PairedMapServer:
     # -- disk and clock ------------------------------------------------------------------------------------------------
 
     def handle_done(self, commit: Commit, error: StorageError | None, now: float) -> list[Effect]:
-        """A commit has ended; those of Binary Star's memory have negative numbers."""
+        """Take the outcome of a commit; those of Binary Star's memory have negative numbers."""
         if commit.number > 0:
             self._wake(now)
             self._done += self.core.handle_done(commit, error, now)
@@ -288,12 +286,12 @@ class PairedMapServer:
         return done
 
     def _wake(self, now: float) -> None:
-        """Before anything else is done: see whether this server stood still, or has not heard of the other one."""
+        """Notice, before anything else, that this server stood still, or has not heard of the other one."""
         if now >= self.star.next_timeout():
             self._decide(self.star.handle_timeout(now), now)
 
     def _decide(self, decided: Sequence[Effect], now: float) -> None:
-        """Do what Binary Star has decided, in order, as far as the disk lets it."""
+        """Carry out Binary Star's decisions, in order, as far as the disk lets it."""
         self._decided += decided
         core = self.core
         if core.active and self.star.state != ACTIVE:
@@ -314,7 +312,7 @@ class PairedMapServer:
             self._missed = True
 
     def _let_go(self, now: float) -> None:
-        """It is known who is active."""
+        """Go on, as it is known which server is active."""
         core = self.core
         held, self._held = self._held, deque()
         self._held_bytes = 0
@@ -341,7 +339,7 @@ class PairedMapServer:
             self._done.append(effect)
 
     def _obey(self, decision: Decision, now: float) -> None:
-        """Do what Binary Star has decided, unless it has decided something else since."""
+        """Carry out a decision of Binary Star, unless it has decided differently since."""
         core = self.core
         if isinstance(decision, Leading):
             if decision.term == self.star.term:
@@ -358,11 +356,11 @@ class PairedMapServer:
         return self._mark + (self.star.life & 0xFFFFFFFF).to_bytes(4) + term.to_bytes(8)
 
     def _term(self, epoch: bytes) -> int:
-        """The term of an epoch of this pair, 0 of any other."""
+        """Return the term of an epoch of this pair, 0 of any other."""
         term = int.from_bytes(epoch[8:]) if epoch.startswith(self._mark) else 0
         return term if term <= TERM_MAX else 0
 
 
 def _life(session: bytes) -> int:
-    """The number of a life, of the session by which its server follows another one."""
+    """Return the number of a life, of the session by which its server follows another one."""
     return int.from_bytes(session[-8:])

@@ -32,7 +32,6 @@ class PendingUpdates:
         return len(self._waiting)
 
     def from_client(self, entry: Entry, now: float) -> None:
-        """A client has sent an update."""
         twin = _twin(entry)
         if self._passed.pop(twin, None) is not None:
             return
@@ -44,7 +43,6 @@ class PendingUpdates:
             self.dropped += 1
 
     def from_active(self, entries: list[Entry], now: float) -> None:
-        """The active server has passed on updates."""
         passed = self._passed
         if not self._waiting:
             for entry in entries:
@@ -59,7 +57,7 @@ class PendingUpdates:
         self.heard(now)
 
     def heard(self, now: float) -> None:
-        """The active lives: what it did not pass on for so long it never got."""
+        """Note that the active server lives: updates that it did not pass on for so long never reached it."""
         oldest = now - self._limits.pending_s
         while self._waiting and next(iter(self._waiting.values()))[1] < oldest:
             self._forget(next(iter(self._waiting)))
@@ -67,7 +65,7 @@ class PendingUpdates:
             self._passed.popitem(last=False)
 
     def take(self) -> list[Entry]:
-        """All that wait, the oldest first; they are not pending any more."""
+        """Take all that wait, the oldest first; they are not pending any more."""
         found = [entry for entry, _ in self._waiting.values()]
         self.clear()
         return found

@@ -35,8 +35,6 @@ class _SnapshotTaker:
 
 
 class Plain:
-    """The requests of one server."""
-
     def __init__(self, ledger: Ledger, views: Views, limits: MapLimits) -> None:
         self.dropped = 0  # requests beyond the bound
         self._ledger = ledger
@@ -57,7 +55,7 @@ class Plain:
         return due
 
     def ask(self, client: bytes, subtree: bytes, now: float, effects: list[Effect]) -> None:
-        """A client asks; what it asked before is void."""
+        """Take a client's request; its earlier ones are void."""
         if client in self._takers:
             effects.append(Close(client))
         self.forget(client)
@@ -67,7 +65,7 @@ class Plain:
             self._asked[client] = (subtree, now + self._limits.ask_pause_s)
 
     def expire(self, now: float, effects: list[Effect]) -> None:
-        """Begin what may begin, give up who takes nothing."""
+        """Begin snapshots that may begin; give up clients that take nothing."""
         for client in self._silences.due(now):
             self.forget(client)
             effects.append(Close(client))
@@ -86,7 +84,6 @@ class Plain:
             self.taken(client, now, effects)
 
     def taken(self, client: bytes, now: float, effects: list[Effect]) -> None:
-        """A client has taken what was offered."""
         taker = self._takers.get(client)
         if taker is None:
             return
@@ -107,7 +104,6 @@ class Plain:
         effects += [Reply(client, messages), Flush(client)]
 
     def forget(self, client: bytes) -> None:
-        """It wants nothing any more."""
         self._asked.pop(client, None)
         taker = self._takers.pop(client, None)
         if taker is not None:

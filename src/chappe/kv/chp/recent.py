@@ -25,7 +25,7 @@ class RecentUpdates:
         self._next = 0  # the sequence that comes next
 
     def begin(self, sequence: int) -> None:
-        """Nothing up to ``sequence`` can be had."""
+        """Note that no update up to ``sequence`` can be had."""
         self._items, self._gone, self._gone_bytes, self._bytes = [], 0, 0, 0
         self._blocks.clear()
         self._unfinished.clear()
@@ -33,11 +33,11 @@ class RecentUpdates:
         self._next = sequence + 1
 
     def has(self, sequence: int) -> bool:
-        """Return whether all that follows ``sequence`` can be had."""
+        """Return True if all updates behind ``sequence`` can be had."""
         return self._first() <= sequence + 1 <= self._next
 
     def add(self, told: Sequence[Entry], sequence: int) -> None:
-        """The next updates, of one step; ``sequence`` is that of the last."""
+        """Add the next updates, of one step; ``sequence`` is that of the last."""
         if len(told) > 1:
             inner = range(sequence - len(told) + 1, sequence)
             self._unfinished.update(inner)
@@ -45,7 +45,7 @@ class RecentUpdates:
         self.add_singles(told, sequence)
 
     def add_singles(self, told: Sequence[Entry], sequence: int) -> None:
-        """The next updates, each a step of its own."""
+        """Add the next updates, each a step of its own."""
         self._next = sequence + 1
         self._items += told
         size = sum([len(entry[0]) + len(entry[1]) + len(entry[3]) for entry in told]) + ENTRY_BYTES * len(told)
@@ -70,9 +70,9 @@ class RecentUpdates:
         self.add(told, sequence)
 
     def after(self, sequence: int, subtrees: tuple[bytes, ...], size_max: int) -> tuple[list[Entry], int]:
-        """The updates of some subtrees behind a sequence that ``has``, up to a size, and the sequence that they reach.
+        """Return updates of some subtrees behind a sequence that ``has``, up to a size, and the sequence they reach.
 
-        A step is never split, and a large update comes alone: sockets refuse what is much larger.
+        A step is never split, and a large update comes alone: sockets refuse messages that are much larger.
         """
         everything = b"" in subtrees
         place = sequence + 1 - self._first() + self._gone
@@ -96,7 +96,7 @@ class RecentUpdates:
         return found, reached
 
     def _fits(self, missing: int, size_max: int) -> bool:
-        """Return whether so many of the last updates are blocks of this size at most together."""
+        """Return True if so many of the last updates are blocks of this size at most together."""
         for count, size in reversed(self._blocks):
             missing -= count
             size_max -= size
@@ -109,7 +109,7 @@ class RecentUpdates:
 
 
 class Batches:
-    """The encoded updates that several clients get alike; those made last are kept."""
+    """The encoded updates that several clients get alike; the latest are kept."""
 
     def __init__(self, recent: RecentUpdates, size_max: int) -> None:
         self._recent = recent

@@ -40,11 +40,11 @@ _DROPPED_S: Final = 10.0  # what was dropped is reported so often
 
 
 class MapServerCore:
-    """Call ``flush`` after one or several inputs.
+    """The state of one server. Call ``flush`` after one or several inputs.
 
     Args:
         epoch: 16 random bytes, of this life.
-        loaded: What the backend has; None without one.
+        loaded: The content of the backend; None without one.
         clock: Asked once; later only ``now`` counts.
         paired: One of two servers: passive until it is told otherwise.
         name: Of the map; clients of chappe that want another one are refused.
@@ -94,7 +94,7 @@ class MapServerCore:
         return effects
 
     def follow(self, now: float) -> list[Effect]:
-        """While passive: take what the other server has, and what becomes of it, until ``rest`` or ``go_active``."""
+        """Follow the other server, while passive, until ``rest`` or ``go_active``."""
         effects: list[Effect] = []
         if self.peer is not None and self.peer.state == "idle" and not self.active:
             self.copied = False
@@ -102,14 +102,14 @@ class MapServerCore:
         return effects
 
     def rest(self) -> list[Effect]:
-        """While passive: take nothing from the other server."""
+        """Stop following the other server, while passive."""
         effects: list[Effect] = []
         if self.peer is not None:
             self.peer.leave(effects)
         return effects
 
     def go_active(self, epoch: bytes, now: float) -> list[Effect]:
-        """Serve clients from now on, beginning with what they published and the other server did not pass on.
+        """Serve clients from now on, beginning with their updates that the other server did not pass on.
 
         ``epoch`` is new: 16 random bytes.
         """
@@ -134,7 +134,7 @@ class MapServerCore:
         return effects
 
     def go_passive(self, now: float) -> list[Effect]:
-        """Serve nobody; it keeps what it has until it has what the other server has (``follow``)."""
+        """Serve nobody; keep the data until it has that of the other server (``follow``)."""
         effects: list[Effect] = []
         if not self.active:
             return effects
@@ -152,13 +152,13 @@ class MapServerCore:
         return effects
 
     def begin_anew(self) -> list[Effect]:
-        """Have clients of chappe open their streams anew, as something they sent was lost here."""
+        """Let clients of chappe open their streams anew, as one of their messages was lost here."""
         effects: list[Effect] = []
         self._streams.close("unknown", effects)
         return effects
 
     def confirm(self, alone: bool) -> list[Effect]:
-        """While active: whether to confirm what the other server does not have. Without another one it does."""
+        """Confirm, while active, updates that the other server lacks, or not. Without another one it does."""
         effects: list[Effect] = []
         self._streams.release(alone, effects)
         return effects
@@ -186,7 +186,7 @@ class MapServerCore:
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """Somebody has sent this to the snapshot socket. Raises ProtocolError."""
+        """Take a request to the snapshot socket. Raises ProtocolError."""
         effects: list[Effect] = []
         if not frames or frames[0] != say.MARK:
             subtree = chp.decode_icanhaz(frames)
@@ -211,19 +211,19 @@ class MapServerCore:
         return effects
 
     def handle_taken(self, client: bytes, now: float) -> list[Effect]:
-        """Everything that was offered to a client, and to be asked about, is sent."""
+        """Offer more to a client that has taken everything."""
         effects: list[Effect] = []
         self._plain.taken(client, now, effects)
         return effects
 
     def handle_gone(self, client: bytes, now: float) -> list[Effect]:
-        """A client that has an answer to come is not there any more."""
+        """Forget a client that has an answer to come and is not there any more."""
         self._plain.forget(client)
         self._streams.lost(client)
         return []
 
     def handle_message(self, link: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """Something came to the collector (``UPDATES``), or the other server has published it (``PEER``).
+        """Take an update at the collector (``UPDATES``), or a publication of the other server (``PEER``).
 
         Raises ProtocolError.
         """
@@ -251,7 +251,7 @@ class MapServerCore:
             self.pending.from_client(entry, now)
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """Somebody subscribed to how keys begin, or no longer is; called for each subscriber."""
+        """Note a prefix of keys that a subscriber wants, or no longer; called for each subscriber."""
         if prefix == chp.HUGZ:
             self._hearers = max(0, self._hearers + (1 if on else -1))
             if on:  # all hear what is sent to welcome one, so where many come it must not be sent for each
@@ -271,7 +271,7 @@ class MapServerCore:
         return []
 
     def flush(self, now: float) -> list[Effect]:
-        """Tell clients what is new; after every input, or several."""
+        """Tell clients of updates; after every input, or several."""
         effects: list[Effect] = []
         if self.active:
             self._streams.pump(now, effects)
@@ -282,7 +282,7 @@ class MapServerCore:
     # -- the other server ----------------------------------------------------------------------------------------------
 
     def handle_answer(self, server: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """The other server has answered what this one has asked. Raises ProtocolError."""
+        """Take an answer of the other server. Raises ProtocolError."""
         effects: list[Effect] = []
         assert self.peer is not None
         self.peer.take_answer(frames, now, effects)
@@ -296,29 +296,27 @@ class MapServerCore:
         return self.ledger.sequence if self.ledger.followed else 0
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """When an entry expires that has so much left; None for never."""
+        """Return when an entry expires that has so much left; None for never."""
         return self.ledger.ns(now) + left_ms * 1_000_000 if left_ms else None
 
     def replaced(
         self, staged: StagedEntries, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]
     ) -> None:
-        """Replace the map by the snapshot of the other server."""
         self.ledger.replace(staged, self.position[1], sessions, now, effects)
         epoch, sequence = self.position
         if epoch:
             self.ledger.adopt(epoch, sequence)
 
     def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
-        """Follow updates of the other server."""
         self.pending.from_active(entries, now)
         self.ledger.follow(entries, self.position[1], now, effects)
 
     def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
-        """The other server goes on where this one is, or sends a snapshot."""
+        """Go on where the other server continues, or take its snapshot."""
         self.ledger.followed = self.peer is not None and self.peer.state == "following"  # else it is not of its order
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
-        """A passive server has no steps of its own."""
+        """Do nothing: a passive server has no steps of its own."""
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
         """Note the steps of writers that the other server has refused."""
@@ -353,7 +351,6 @@ class MapServerCore:
         return effects
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is to be called."""
         due = min(self._beat_at, self._plain.next_timeout(), self._streams.next_timeout())
         if self.active:
             due = min(due, self.ledger.session_values.next)

@@ -33,7 +33,6 @@ STALL_S: Final = 1.0  # a server looks four times in that; one that did not stoo
 
 
 def without_session(properties: bytes) -> bytes:
-    """Return the properties as the application wrote them."""
     return properties.removeprefix(SESSION)
 
 
@@ -50,7 +49,7 @@ class SessionValues:
 
     @property
     def next(self) -> float:
-        """When the first session ends, unless it is heard."""
+        """The end of the first session, unless it is heard."""
         return self._ends.next
 
     def fits(self, sets: Sequence[tuple[bytes, bytes, int, bytes]]) -> bool:
@@ -59,7 +58,6 @@ class SessionValues:
         return not new or len(self._owners) + len(new) <= self._max
 
     def note(self, key: bytes, uuid: bytes, properties: bytes, now: float) -> None:
-        """Take note of a value that was set."""
         if not properties.startswith(SESSION):
             if self._owners:
                 self.drop(key)
@@ -76,7 +74,7 @@ class SessionValues:
         keys[key] = None
 
     def drop(self, key: bytes) -> None:
-        """Take note that a key is gone, or has an ordinary value."""
+        """Note that a key is gone, or has an ordinary value."""
         name = self._owners.pop(key, None)
         if name is None:
             return
@@ -94,16 +92,14 @@ class SessionValues:
             self.note(key, uuid, properties, now)
 
     def heard(self, name: bytes, now: float) -> None:
-        """The client of a session lives."""
+        """Note that the client of a session lives."""
         if name in self._keys:
             self._ends.set(name, now + MAP_SESSION_S)
 
     def has(self, name: bytes) -> bool:
-        """True if a session has values."""
         return name in self._keys
 
     def keys(self, name: bytes) -> list[bytes]:
-        """Return the keys of a session."""
         return list(self._keys.get(name, ()))
 
     def ended(self, now: float) -> list[bytes]:
@@ -149,17 +145,17 @@ class Session:
 
     @property
     def released(self) -> int:
-        """The last step that is contained in what is told."""
+        """The last step that told updates contain."""
         return self.waiting[-1][0] if self.waiting else self.applied
 
     def confirm(self, sequence: int) -> int:
-        """Everything up to there may be told; the last step."""
+        """Confirm everything up to ``sequence``; return the last step."""
         while self.waiting and self.waiting[0][1] <= sequence:
             self.applied = self.waiting.popleft()[0]
         return self.applied
 
     def forget(self, done: int) -> None:
-        """The writer knows the outcomes up to there."""
+        """Forget outcomes that the writer knows."""
         for number in [each for each in self.failed if each <= done]:
             del self.failed[number]
 
@@ -168,20 +164,20 @@ class Session:
         self.failed[number] = code, text
 
     def do(self, number: int) -> None:
-        """A step is done, whatever was said of it before: it may have failed at a server that was replaced."""
+        """Note that a step is done, also if it was told as failed: it may have failed at a server that was replaced."""
         former = self.failed.pop(number, None)
         if former is not None and former[0] == UNKNOWN and number > 1:
             self.failed[number - 1] = former  # of those before it nothing is known still
 
     def failures(self, told: int, applied: int) -> Iterator[Outcome]:
-        """The steps between these two that failed, or of which that is not known any more, in order."""
+        """Iterate over the steps between these two that failed, or whose outcome is forgotten, in order."""
         unknown = max([number for number, (code, _) in self.failed.items() if code == UNKNOWN], default=0)
         known = sorted([number for number in self.failed if max(told, unknown) < number <= applied])
         forgotten = ((number, UNKNOWN, FORGOTTEN) for number in range(told + 1, min(unknown, applied) + 1))
         return chain(forgotten, ((number, *self.failed[number]) for number in known))
 
     def copied(self) -> Iterator[tuple[int, int]]:
-        """Numbers and codes of those that failed among what is told, for another server."""
+        """Iterate over numbers and codes of failures among told updates, for another server."""
         released = self.released
         for number, (code, _) in self.failed.items():
             if number <= released:
@@ -190,7 +186,7 @@ class Session:
                 yield released, code
 
     def shorten(self) -> int:
-        """Remember less: that the outcomes so far are forgotten; and confirm later. By how much it is less."""
+        """Forget outcomes so far, and confirm later; return by how much less is remembered."""
         before = self.size
         if self.failed:
             self.failed = {max(self.failed): (UNKNOWN, FORGOTTEN)}
@@ -200,9 +196,9 @@ class Session:
 
 
 def shorten_some(sessions: Collection[Session], outcomes_max: int) -> None:
-    """Shorten what is remembered of those of whom it is most, if it is too much of all together.
+    """Shorten the largest sessions, if all together are too large.
 
-    Of those of whom it is as much the first, so have the one first that was not heard of for longest.
+    Of equally large ones the first goes first: order them by when they were heard last.
     """
     left = sum([each.size for each in sessions])
     if left <= outcomes_max:

@@ -40,47 +40,45 @@ State = Literal["idle", "joining", "asked", "taking", "following"]
 
 
 class MapCopy(Protocol):
-    """Where what a server tells goes."""
+    """The copy of a followed server's map."""
 
     engine: Engine
     position: tuple[bytes, int]  # epoch and sequence of what it has
 
     @property
     def done(self) -> int:
-        """The last of its own steps of which it knows the outcome."""
+        """The last of its own steps whose outcome it knows."""
 
     @property
     def confirmed(self) -> int:
-        """The sequence up to which it will not lose anything."""
+        """The sequence up to which it does not lose anything."""
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """When an entry expires that has so much left; None for never."""
+        """Return when an entry expires that has so much left; None for never."""
 
     def replaced(
         self, staged: StagedEntries, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]
     ) -> None:
-        """A snapshot is whole; ``position`` is set."""
+        """Take a whole snapshot; ``position`` is set."""
 
     def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
-        """Updates in their order; ``position`` is set."""
+        """Take updates in their order; ``position`` is set."""
 
     def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
-        """The server has done the own steps up to there."""
+        """Note that the server has done own steps up to ``applied``."""
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
-        """Own steps up to there are done, and what they changed was told."""
+        """Note that own steps up to ``applied`` are done, and their changes were told."""
 
-    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
-        """Steps of other writers have failed."""
+    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None: ...
 
-    def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
-        """The server has a map of another name."""
+    def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None: ...
 
     def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
-        """The server may not serve us, by its permissions."""
+        """Note that the server may not serve us, by its permissions."""
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:
-        """It has what the server had when it was asked."""
+        """Note that it has everything that the server had when it was asked."""
 
 
 class FollowedServer:
@@ -145,7 +143,7 @@ class FollowedServer:
             self._listen(True, effects)
 
     def leave(self, effects: list[Effect], *, ends: bool = False) -> None:
-        """Follow it no more; ``ends``: nobody else either, as the client is closed."""
+        """Follow it no more; ``ends``: the client is closed, and follows no other one."""
         if self.chappe and self.state not in ("idle", "joining"):
             effects.append(Send(self.server, say.encode(say.Goodbye(self._stream, ends))))
         self.state = "idle"
@@ -163,19 +161,19 @@ class FollowedServer:
         return self.chappe is None and self._known_at < math.inf
 
     def alive(self, now: float) -> bool:
-        """Return whether it was heard of lately."""
+        """Return True if it was heard of lately."""
         return now < self.heard_at + self.silent_s
 
     @property
     def silent_s(self) -> float:
-        """Silence for so long means that it is lost."""
+        """The silence after which it counts as lost."""
         if self.chappe and self.beat is not None:
             return MAP_BEATS_LOST * self.beat.every_ms / 1000
         return MAP_SILENT_S
 
     @property
     def _taken_every_s(self) -> float:
-        """How often the server is told that its client lives: as much less often as the server beats."""
+        """The time between two signs of life to the server: the longer the slower it beats."""
         if self._peer:
             return PEER_TAKEN_S
         every_s = MAP_BEAT_S if self.beat is None else self.beat.every_ms / 1000
@@ -187,7 +185,6 @@ class FollowedServer:
         return 0 if self._staged is None else len(self._staged.entries)
 
     def next_timeout(self) -> float:
-        """When ``expire`` is to be called."""
         if self.state == "idle":
             return math.inf
         due = self.heard_at + self.silent_s if self.state == "following" else self._lost_at()
@@ -201,7 +198,7 @@ class FollowedServer:
         return due
 
     def expire(self, now: float, effects: list[Effect]) -> str:
-        """Do what is due; why it is lost, if it is."""
+        """Do what is due; return why it is lost, if it is."""
         if self.state == "idle":
             return ""
         if now >= self._known_at:
@@ -227,7 +224,7 @@ class FollowedServer:
         return ""
 
     def flush(self, now: float, effects: list[Effect]) -> None:
-        """Say how far we are, if it is time."""
+        """Tell how far we are, if it is time."""
         if not self.chappe or self.state not in ("taking", "following"):
             if self.chappe and self.state == "asked" and not self.refused and now >= self._taken_at + BUSY_S:
                 self._taken_at = now  # over a slow link an answer takes longer than a session waits for its client
@@ -251,7 +248,6 @@ class FollowedServer:
     # -- what is published -------------------------------------------------------------------------------------------
 
     def take_publication(self, frames: Sequence[bytes], now: float, effects: list[Effect]) -> None:
-        """The server has published something. Raises ProtocolError."""
         update = chp.decode_update(frames)
         self.heard_at = now
         if update.key == chp.HUGZ:
@@ -278,7 +274,7 @@ class FollowedServer:
                 self._ask(now, effects)  # anew: what is dropped may not be in the snapshot
 
     def _begins_again(self, now: float, effects: list[Effect]) -> None:
-        """Numbers went back: this is another life of the server, whose updates we would take for old ones."""
+        """Begin again: numbers went back, so this is another life of the server, whose updates would look old."""
         if now >= self._asked_at + TAKEN_S:
             self._ask(now, effects)
         else:
@@ -304,7 +300,6 @@ class FollowedServer:
     # -- what is answered --------------------------------------------------------------------------------------------
 
     def take_answer(self, frames: Sequence[bytes], now: float, effects: list[Effect]) -> None:
-        """The server has sent something to us alone. Raises ProtocolError."""
         if frames and frames[0] == say.MARK:
             if self.chappe:
                 self._streamed(say.from_server(frames), now, effects)
@@ -501,7 +496,7 @@ class FollowedServer:
             effects += [Subscribe(subtree, on, self.server) for subtree in self._subtrees]
 
     def _lost_at(self) -> float:
-        """When it is given up that does not serve us yet."""
+        """Return when a server is given up that does not serve us yet."""
         if not self.chappe or self.state == "joining" or self.refused not in ("", "busy"):
             return self._progress_at + self._patience()
         # Over a slow link an answer takes long: a server that lives is waited for.
@@ -521,7 +516,7 @@ class FollowedServer:
 
 
 def _common(subtrees: tuple[bytes, ...]) -> bytes:
-    """How all of them begin: what is asked for where only one subtree can be."""
+    """Return the common beginning, which is asked for where only one subtree can be."""
     first, last = min(subtrees), max(subtrees)
     same = 0
     while same < min(len(first), len(last)) and first[same] == last[same]:

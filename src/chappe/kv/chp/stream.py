@@ -80,13 +80,13 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def step_size(step: Step) -> int:
-    """How much it counts: what it is as changes never takes more."""
+    """Return the size by which a step counts: as changes it never takes more."""
     size = sum([len(key) + len(body) + len(properties) + ENTRY_BYTES for key, body, _, properties in step.sets])
     return size + sum([len(key) + len(body) + ENTRY_BYTES for key, body in step.expected])
 
 
 def denied(why: str) -> Step:
-    """A step that fails, and says why: what becomes of one that is not allowed. No key is KTHXBAI."""
+    """Return a step that fails with this reason, in place of a forbidden one. No key is KTHXBAI."""
     return Step((), ((KTHXBAI, why.encode("utf-8", "surrogateescape")),))
 
 
@@ -188,12 +188,11 @@ NO_UPDATES: Final = msgspec.Raw(_encoder.encode([]))
 
 
 def encode(message: FromClient | FromServer) -> list[bytes]:
-    """The frames of a message."""
     return [MARK, _encoder.encode(message)]
 
 
 def encode_entries(entries: Sequence[Entry]) -> msgspec.Raw:
-    """Entries as pieces and changes carry them."""
+    """Return entries as pieces and changes carry them."""
     return msgspec.Raw(_encoder.encode(entries))
 
 
@@ -220,7 +219,7 @@ def from_client(frames: Sequence[bytes]) -> FromClient:
 
 
 def is_steps(frames: Sequence[bytes]) -> bool:
-    """Return whether a message of a client, not looked at yet, can be nothing but steps."""
+    """Return True if a message of a client, not decoded yet, must be steps."""
     return frames[1][1:2] == bytes([_STEPS])
 
 

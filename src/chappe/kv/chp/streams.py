@@ -93,7 +93,7 @@ class MapStreams:
 
     @property
     def peers(self) -> int:
-        """Streams to the other one of two servers that has everything: what it confirms is waited for."""
+        """The number of streams to the other server that has everything: its confirmations are waited for."""
         return sum([each.synced for each in self._peers.values()])
 
     @property
@@ -105,7 +105,7 @@ class MapStreams:
         return b""
 
     def release(self, alone: bool, effects: list[Effect]) -> None:
-        """Return whether steps are confirmed that no peer has; if so, nobody waits for one that is behind."""
+        """Return True if steps are confirmed that no peer has; then nobody waits for one that is behind."""
         self._ledger.alone = alone
         for client, stream in list(self._peers.items()) if alone else ():
             self._end(client)
@@ -113,12 +113,11 @@ class MapStreams:
         self._set_floor()
 
     def next_timeout(self) -> float:
-        """When there is more to tell, or a client will have been silent for too long."""
+        """Return when there is more to tell, or a client will have been silent for too long."""
         more = self._touched or self._round or (self._ledger.news and self._streams)
         return -math.inf if more else self._silences.next
 
     def hello(self, client: bytes, hello: say.Hello, now: float, effects: list[Effect]) -> None:
-        """A client opens a stream."""
         former = self._streams.get(client)
         self._end(client, stays=True)
         effects.append(Close(client))
@@ -160,7 +159,7 @@ class MapStreams:
             self._wait(stream)
 
     def taken(self, client: bytes, taken: say.Taken, now: float, effects: list[Effect]) -> None:
-        """A client says how far it is."""
+        """Note how far a client is."""
         stream = self._known(client, taken.stream, effects)
         if stream is None:
             return
@@ -205,7 +204,7 @@ class MapStreams:
         ledger.do_steps(stream.session, session.taken + 1, steps.steps[done:] if done else steps.steps, now, effects)
 
     def goodbye(self, client: bytes, number: int) -> bytes:
-        """A client ends its stream; its session, if nobody else has a stream of that.
+        """End a client's stream; return its session, if no other stream has it.
 
         Sessions are told to all readers in UUIDs, so one that only names another's must not end it.
         """
@@ -219,11 +218,10 @@ class MapStreams:
         return name
 
     def lost(self, client: bytes) -> None:
-        """A client cannot be reached any more."""
         self._end(client)
 
     def refuse(self, client: bytes, number: int, reason: str, effects: list[Effect]) -> None:
-        """Say that there is no such stream."""
+        """Answer that there is no such stream."""
         effects.append(Close(client))
         name = self.map if reason == "other" else ""
         effects.append(Reply(client, (say.encode(say.Refused(number, reason, name)),)))
@@ -237,13 +235,13 @@ class MapStreams:
         self._batches.clear()  # what follows may be another history, whose sequences begin again
 
     def silent(self, now: float, effects: list[Effect]) -> None:
-        """Give up who said nothing for too long."""
+        """Give up clients that were silent for too long."""
         for client in self._silences.due(now):
             self._end(client)
             effects.append(Close(client))
 
     def pump(self, now: float, effects: list[Effect]) -> None:
-        """Tell everybody who has room what he lacks."""
+        """Send everybody who has room the updates that it lacks."""
         if now >= self._look_at:
             self._look_at = now + BEAT_S
             self._held = False
@@ -279,7 +277,7 @@ class MapStreams:
                 self.refuse(client, stream.number, "full", effects)
 
     def _wait(self, stream: _MapStream) -> None:
-        """Have it wait for a snapshot, in the place that it may have already."""
+        """Let a stream wait for a snapshot, in the place that it may have already."""
         stream.synced = False
         self._waiting[stream.client] = None
         self._asked.append(stream.client)
@@ -287,7 +285,7 @@ class MapStreams:
             self._waiting.move_to_end(stream.client, last=False)
 
     def _begin_view(self, now: float, effects: list[Effect]) -> bool:
-        """Begin the snapshot of the first who waits."""
+        """Begin the snapshot of the stream that waits first."""
         stream = self._streams[next(iter(self._waiting))]
         since = math.inf if stream.peer else now - self._limits.view_shared_s  # of writers it needs the same moment
         view = self._views.open(since, now)
@@ -306,7 +304,7 @@ class MapStreams:
         return True
 
     def _next(self, stream: _MapStream, now: float, effects: list[Effect]) -> bool:
-        """Send the next message to a stream, if there is one; whether there may be another one."""
+        """Send the next message to a stream, if there is one; return whether there may be another one."""
         under_way = len(stream.sizes)
         if under_way >= self._limits.window or stream.client in self._waiting:
             return False
@@ -380,7 +378,7 @@ class MapStreams:
         return position < last or applied < all_applied
 
     def _failures(self, session: Session, told: int, applied: int) -> tuple[tuple[tuple[int, int, str], ...], int]:
-        """The steps between these that failed, as many as go into a message, and up to which step they are all."""
+        """Return failed steps between these, as many as go into a message, and up to which step they are all."""
         found: list[tuple[int, int, str]] = []
         size = 0
         for number, code, text in session.failures(told, applied):
@@ -401,7 +399,7 @@ class MapStreams:
         stream.refusals = self._ledger.refusals
 
     def _refusals(self, stream: _MapStream, now: float, effects: list[Effect]) -> bool:
-        """Tell the other server which steps failed, before what came after them."""
+        """Tell the other server which steps failed, before later updates."""
         refused = self._ledger.refused
         missing = self._ledger.refusals - stream.refusals
         stream.refusals = self._ledger.refusals

@@ -33,7 +33,7 @@ class MapView:
         self._pieces: OrderedDict[tuple[tuple[bytes, ...], int], tuple[msgspec.Raw, int, int]] = OrderedDict()
 
     def piece(self, subtrees: tuple[bytes, ...], place: int, now: float) -> tuple[msgspec.Raw, int, int]:
-        """The entries of some subtrees from a place on: encoded, how many, and where the next piece begins."""
+        """Return entries of some subtrees from a place on: encoded, their number, and where the next piece begins."""
         made = self._pieces.get((subtrees, place))
         if made is None:
             found, after = self.take(subtrees, place, now, self._limits.piece_bytes)
@@ -44,7 +44,7 @@ class MapView:
 
     def take(self, subtrees: tuple[bytes, ...], place: int, now: float, size_max: int,
              count_max: int | None = None) -> tuple[list[Told], int]:  # fmt: skip
-        """The entries of some subtrees from a place on, up to a size and number, and where the next ones begin."""
+        """Return entries of some subtrees from a place on, up to a size and number, and where the next ones begin."""
         found: list[Told] = []
         size = 0
         ns = self._ledger.ns(now)
@@ -71,7 +71,7 @@ class Views:
         self._views: list[MapView] = []
 
     def open(self, since: float, now: float) -> MapView | None:
-        """A view not older than ``since``; None while there are too many. Give it back with ``close``."""
+        """Return a view not older than ``since``; None while there are too many. Give it back with ``close``."""
         newest = self._views[-1] if self._views else None
         if newest is not None and (newest.sequence == self._ledger.sequence or newest.made_at >= since):
             newest.takers += 1
@@ -84,7 +84,7 @@ class Views:
         return made
 
     def close(self, view: MapView) -> None:
-        """One taker has it, or has gone."""
+        """Note that one taker has it, or has gone."""
         view.takers -= 1
         if not view.takers and view in self._views:
             self._views.remove(view)

@@ -34,12 +34,12 @@ _EXPIRES: Final = Struct(">QBq")  # revision, 1, when
 
 
 def encode_pairs(pairs: Sequence[bytes]) -> bytes:
-    """The list of a snapshot, or of a piece of one; each of ``pairs`` is a key and its value, encoded."""
+    """Return the list of a snapshot, or of a piece of one; each of ``pairs`` is a key and its value, encoded."""
     return pack_varbyte(len(pairs)) + b"".join(pairs)
 
 
 def parse_pairs(raw: bytes) -> list[Pair]:
-    """All entries of a snapshot, or of a piece of one."""
+    """Return all entries of a snapshot, or of a piece of one."""
     count, pos = parse_varbyte(raw, 0)
     if count > len(raw) // 2:
         raise InvalidData(f"a snapshot of {len(raw)} bytes claims {count} entries")
@@ -54,12 +54,12 @@ def parse_pairs(raw: bytes) -> list[Pair]:
 
 
 def encode_row(pair: bytes, revision: int, expires_ns: int | None) -> bytes:
-    """An entry of a piece; ``pair`` is its key and value, encoded."""
+    """Return an entry of a piece; ``pair`` is its key and value, encoded."""
     return pair + (_STAYS.pack(revision, 0) if expires_ns is None else _EXPIRES.pack(revision, 1, expires_ns))
 
 
 def parse_rows(raw: bytes) -> list[Row]:
-    """All entries of a piece of a snapshot."""
+    """Return all entries of a piece of a snapshot."""
     count, pos = parse_varbyte(raw, 0)
     if count > len(raw) // (2 + _STAYS.size):
         raise InvalidData(f"a piece of {len(raw)} bytes claims {count} entries")
@@ -90,7 +90,7 @@ def encode_past(rows: Sequence[HistoryRow]) -> bytes:
 
 
 def parse_past(raw: bytes) -> list[Past]:
-    """Changes of one key, with rising revisions."""
+    """Return changes of one key, with rising revisions."""
     count, pos = parse_varbyte(raw, 0)
     if count > len(raw) // _U64.size:
         raise InvalidData(f"a history of {len(raw)} bytes claims {count} changes")
@@ -114,7 +114,7 @@ def pack_seqs(seqs: tuple[int, ...]) -> bytes:
 
 
 def read_seqs(data: bytes, pos: int) -> tuple[tuple[int, ...], int]:
-    """Numbers that are missing, and where they end."""
+    """Return missing numbers, and where they end."""
     count, pos = parse_varbyte(data, pos)
     if count > CHANNEL_HELD_MAX + 1 or count * _U64.size > len(data) - pos:
         raise InvalidData(f"a nack claims {count} numbers")
@@ -175,8 +175,6 @@ class Erase(Frozen, frozen=True):
 
 
 class Expire(Frozen, frozen=True):
-    """A key has lived its time."""
-
     key: Value
     publisher: Entity
 
@@ -192,8 +190,6 @@ class Add(Frozen, frozen=True):
 
 
 class Subtract(Frozen, frozen=True):
-    """Take away from a value."""
-
     key: Value
     value: Value
     expiry_ns: int | None
@@ -395,7 +391,7 @@ class HistoryTold(Frozen, frozen=True):
     raw_past: bytes
 
     def past(self) -> list[Past]:
-        """Revisions and bodies; raises ProtocolError."""
+        """Return revisions and bodies; raises ProtocolError."""
         return parse_past(self.raw_past)
 
 
@@ -428,12 +424,12 @@ class Message(Frozen, frozen=True):
 
 
 def piece(snapshot: int, first: int, raw_rows: bytes) -> SnapshotPiece:
-    """A piece with its checksum."""
+    """Return a piece with its checksum."""
     return SnapshotPiece(snapshot, first, crc32c(raw_rows), raw_rows)
 
 
 def asking(state: tuple[Entity, int] | None) -> MissingEvents:
-    """Ask for everything, or for what has changed since a master and its last event, if a master knows those."""
+    """Return the question for everything, or for changes since a master's last event, if a master knows those."""
     if state is None:
         return MissingEvents(ASK_HANDSHAKE)
     (endpoint, number), event = state
@@ -441,7 +437,7 @@ def asking(state: tuple[Entity, int] | None) -> MissingEvents:
 
 
 def asked(seqs: tuple[int, ...]) -> tuple[Entity, int] | None:
-    """The state that the numbers of an ``asking`` name."""
+    """Return the state that the numbers of an ``asking`` name."""
     if len(seqs) != 5 or seqs[:1] != ASK_HANDSHAKE:
         return None
     _, high, low, number, event = seqs
@@ -449,12 +445,12 @@ def asked(seqs: tuple[int, ...]) -> tuple[Entity, int] | None:
 
 
 def ticks(heartbeat_s: float) -> int:
-    """A heartbeat interval as it travels."""
+    """Return a heartbeat interval as it is sent."""
     return max(1, round(heartbeat_s / CHANNEL_TICK_S))
 
 
 def bound(command: Mutation, sender: Entity) -> Mutation:
-    """A command of a clone of chappe: its author is who sent it, and is not answered apart, whom it may have named."""
+    """Return a clone's command with its sender as author; the answer that it may name is not sent apart."""
     if isinstance(command, PutUnique):
         return msgspec.structs.replace(command, who=NOBODY, publisher=sender)
     return command if command.publisher == sender else msgspec.structs.replace(command, publisher=sender)

@@ -67,12 +67,12 @@ _EXPIRES: Final = Struct(">Bq")
 
 
 def encode_message(seq: int, sender: Entity, receiver: Entity, body: bytes) -> bytes:
-    """The bytes of a message whose command is ``body``, made by ``encode_command``."""
+    """Return the bytes of a message whose command is ``body``, made by ``encode_command``."""
     return _head.pack(seq, *sender, *receiver) + body
 
 
 def encode_command(command: Command) -> bytes:
-    """Kind and fields; raises UnsupportedValue for a value that has no bytes."""
+    """Return kind and fields; raises UnsupportedValue for a value that has no bytes."""
     if type(command) is Put:  # by far the commonest
         return b"".join(
             (b"\0", encode(command.key), encode(command.value), _pack_expiry(command.expiry_ns),
@@ -85,7 +85,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def encode_several(bodies: Sequence[bytes]) -> bytes:
-    """``Several``, made of actions that ``encode_command`` made."""
+    """Return ``Several``, made of actions that ``encode_command`` made."""
     return b"".join((_KINDS[SEVERAL], pack_varbyte(len(bodies)), *bodies))
 
 
@@ -93,7 +93,7 @@ def encode_several(bodies: Sequence[bytes]) -> bytes:
 
 
 def decode_message(payload: bytes) -> Message:
-    """The message that all of ``payload`` is; raises ProtocolError."""
+    """Decode a message, to the end of ``payload``; raises ProtocolError."""
     try:
         seq, sender, sender_number, receiver, receiver_number = _head.unpack_from(payload)
         made, end = _read_command(payload, _head.size)
@@ -122,17 +122,17 @@ def _read_command(payload: bytes, pos: int) -> tuple[Command, int]:
 
 
 def sender_endpoint(payload: bytes) -> bytes | None:
-    """The endpoint that a message names as its sender's, found without reading the rest; None if it is cut off."""
+    """Return the endpoint that a message names as its sender's, without reading the rest; None if it is cut off."""
     return payload[_SENDER:_SENDER_END] if len(payload) >= _head.size else None
 
 
 def from_far(payload: bytes) -> bytes:
-    """A message that came over an original, its sender taken for one of the original (``entity.far``)."""
+    """Return a message that came over an original, its sender taken for one of the original (``entity.far``)."""
     return payload[:_SENDER_END] + _U64.pack(far(*_U64.unpack_from(payload, _SENDER_END))) + payload[_RECEIVER_AT:]
 
 
 def to_far(payload: bytes) -> bytes:
-    """A message for somebody who may be taken for one of the original, with the number that it has."""
+    """Return a message for a receiver that may be taken for one of the original, with the number that it has."""
     number = near(*_U64.unpack_from(payload, _RECEIVER_AT + ENDPOINT_BYTES))
     return payload[: _RECEIVER_AT + ENDPOINT_BYTES] + _U64.pack(number) + payload[_RECEIVER_AT + ENTITY_BYTES :]
 
