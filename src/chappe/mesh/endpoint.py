@@ -36,7 +36,7 @@ class EndpointCore(Peerings):
     # -- the driver -------------------------------------------------------------------------------
 
     def messages_max(self, conn: int) -> int:
-        """How many messages to hand in at once: one frame in a handshake, then half of what the box of a peer takes.
+        """Return how many messages to hand in at once: one frame in a handshake, then half of what a peer's box takes.
 
         Of more, some would be dropped on their way to a peer for which half as much again is taken. See ``portion``.
         """
@@ -45,7 +45,7 @@ class EndpointCore(Peerings):
         return max(1, self.peer_messages_max // 2) if established else 1
 
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """Complete bodies of frames came, of at most ``messages_max``; none is larger than ``frame_bytes_max``."""
+        """Take complete bodies of frames, at most ``messages_max``; none is larger than ``frame_bytes_max``."""
         link = self.links.get(conn)
         if link is None:
             return []
@@ -71,21 +71,21 @@ class EndpointCore(Peerings):
         return [] if link is None else self._contain(link, defect, frame, now)
 
     def heard(self, conn: int, now: float) -> None:
-        """Bytes came that make no whole frame yet: the peer is alive."""
+        """Note bytes that are not a whole frame yet: the peer is alive."""
         link = self.links.get(conn)
         if link is not None:
             link.heard_at = now
 
     def moved(self, conn: int, now: float) -> None:
-        """A connection took bytes again after it had been full: somebody reads at its other end."""
+        """Note that a connection took bytes again after it had been full: its other end reads."""
         link = self.links.get(conn)
         if link is not None:
             link.moved_at = now
 
     def handle_full(self, subscriber: int, full: bool, beyond: bool, now: float) -> None:
-        """A subscriber that blocks has no room, or has some again; ``beyond`` if far too much waits for it.
+        """Note that a subscriber that blocks has no room, or has some again; ``beyond`` if far too much waits for it.
 
-        Those who publish for it are told to wait. What is on its way comes nevertheless.
+        Publishers for it are told to wait. Messages on their way come nevertheless.
         """
         if full:
             self.router.holds.fill(subscriber, now, beyond)
@@ -93,15 +93,15 @@ class EndpointCore(Peerings):
             self.router.holds.free(subscriber)
 
     def handle_taken(self, subscriber: int, now: float) -> None:
-        """A full subscriber has taken something."""
+        """Note that a full subscriber has taken something."""
         self.router.holds.taken(subscriber, now)
 
     def drained(self, count: int, now: float) -> None:
-        """A subscriber for which the driver reads nothing has taken so many messages, and has no room yet."""
+        """Note that a subscriber for which the driver reads nothing has taken so many messages, and has no room yet."""
         self.heartbeats.drained(count, now)
 
     def pause(self, on: bool, now: float) -> None:
-        """The driver reads nothing from links for a while, or reads again: silence then means nothing."""
+        """Note that the driver reads nothing from links for a while, or reads again: silence then means nothing."""
         self.heartbeats.pause(on, self.links.values(), now)
 
     def holds_back(self, conn: int, now: float) -> bool:
@@ -116,7 +116,7 @@ class EndpointCore(Peerings):
         return holds.holds_any_back and holds.holds_back(conn, now)
 
     def frame_bytes_max(self, conn: int) -> int:
-        """How large the next frame may be."""
+        """Return how large the next frame may be."""
         link = self.links.get(conn)
         if link is None or link.established_at is None:
             return HANDSHAKE_FRAME_BYTES_MAX
@@ -212,7 +212,7 @@ class EndpointCore(Peerings):
         return self.router.deliver_opened(messages)
 
     def set_keys(self, here: KeysHere, now: float) -> list[Effect]:
-        """There are other keys of groups here, to be handed on; only where there are rules."""
+        """Hand on the group keys of this endpoint, which have changed; only where there are rules."""
         return self.router.group_keys.set_keys(here, now)
 
     def room(self, topics: Iterable[bytes] | None = None, receiver: bytes = NOBODY) -> bool:
@@ -229,7 +229,6 @@ class EndpointCore(Peerings):
         return self.router.holds.turned
 
     def buffered(self) -> int:
-        """How many messages wait for the peer that is furthest behind."""
         return max([len(link.outbox) for link in self.links.values()], default=0)
 
     # -- looks ------------------------------------------------------------------------------------
@@ -274,7 +273,6 @@ class EndpointCore(Peerings):
 
     @property
     def dropped(self) -> int:
-        """How many messages were dropped in all, for whatever reason."""
         self.router.outboxes.note_drops()
         return self.router.drops.total + self.router.seen.late
 

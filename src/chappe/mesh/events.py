@@ -24,7 +24,6 @@ class Status:
 
     @property
     def id(self) -> str:
-        """The id as people read it."""
         return str(UUID(bytes=self.peer_id))
 
     def __str__(self) -> str:

@@ -72,12 +72,12 @@ class LinksReport(NamedTuple):
 
 
 def ask(number: int, store: str = "") -> bytes:
-    """The payload of a question, which may name a data store."""
+    """Return the payload of a question, which may name a data store."""
     return encode((FORMAT, number, store) if store else (FORMAT, number))
 
 
 def named(payload: bytes) -> str:
-    """The data store that a question names; empty for none."""
+    """Return the data store that a question names; empty for none."""
     try:
         found = _values(payload)
     except ProtocolError:
@@ -86,7 +86,7 @@ def named(payload: bytes) -> str:
 
 
 def parse_report(payload: bytes) -> LinksReport:
-    """An answer; what a newer format has at the end of something is passed over. Raises ProtocolError."""
+    """Parse an answer; a newer format's additions are ignored. Raises ProtocolError."""
     found = _values(payload)
     if len(found) < 5 or not (found[2] is None or isinstance(found[2], bool)):
         raise ProtocolError("no report of links")
@@ -130,7 +130,7 @@ class Reporting:
         now: float,
         lives: Iterable[tuple[Value, float]] = (),
     ) -> bytes:
-        """The payload of the answer to a question; empty for none, as it is no question or there are too many.
+        """Return the payload of a question's answer; empty for none, as it is not a question or there are too many.
 
         A question of a newer format is answered in this one.
         """

@@ -135,7 +135,6 @@ class LinkStates:
         self._doubts: dict[bytes, OrderedDict[bytes, KnownEndpoint]] = {}  # neighbour: by endpoint, the oldest first
 
     def version(self, origin: bytes) -> int | None:
-        """The version that is believed."""
         known = self.known.get(origin)
         return None if known is None else known.state.version
 
@@ -153,7 +152,7 @@ class LinkStates:
         return doubted is not None and doubted.outdoes(version, payload)
 
     def learn(self, made: KnownEndpoint, peer: bytes, believed: bool, limit: int) -> Verdict:
-        """One came that is not old.
+        """Take a link state that is not old.
 
         Args:
             believed: It came from where its endpoint is, or that is nowhere.
@@ -171,7 +170,7 @@ class LinkStates:
     def reconsider(
         self, peers: Collection[bytes], believes: Callable[[bytes, bytes], bool]
     ) -> list[tuple[KnownEndpoint, bytes]]:
-        """Take what ``believes(peer, origin)`` by now; returns it, each with the neighbour that brought it."""
+        """Take states that ``believes(peer, origin)`` by now; return them, each with the neighbour that brought it."""
         found: list[tuple[KnownEndpoint, bytes]] = []
         for peer in [peer for peer in self._doubts if peer not in peers]:
             del self._doubts[peer]
@@ -187,7 +186,7 @@ class LinkStates:
         return found
 
     def to_bring(self, now: float) -> list[tuple[KnownEndpoint, bytes]]:
-        """The doubts that were not sent to their endpoints lately, each with the neighbour that brought it."""
+        """Return the doubts that were not sent to their endpoints lately, each with the neighbour that brought it."""
         found: list[tuple[KnownEndpoint, bytes]] = []
         for peer, doubts in self._doubts.items():
             for made in doubts.values():
@@ -197,7 +196,6 @@ class LinkStates:
         return found
 
     def is_here(self, endpoint: bytes, now: float) -> None:
-        """There is a path to it."""
         known = self.known[endpoint]
         if not known.is_offered(now) or endpoint in self.asked:
             self.returned.append(endpoint)
@@ -226,7 +224,7 @@ class LinkStates:
         return found if size == self._size else [*found, f"{self._size} bytes of link states are counted, {size} known"]
 
     def set_rules(self, rules: MeshRules | None) -> None:
-        """Others are in force: what counts of each may be something else."""
+        """Take other permissions, by which something else may count of each state."""
         self.rules = rules
         for made in self.known.values():
             self._judge(made)
@@ -279,7 +277,7 @@ def _size(doubts: OrderedDict[bytes, KnownEndpoint]) -> int:
 
 
 def attested(endpoint: bytes, known: Mapping[bytes, KnownEndpoint], present: Collection[bytes]) -> dict[bytes, int]:
-    """The keys of an endpoint by the word of its neighbours in reach, and how many votes each has."""
+    """Return the keys of an endpoint by the word of its neighbours in reach, and how many votes each has."""
     state = known.get(endpoint)
     votes: dict[bytes, set[bytes]] = {}
     for neighbour in () if state is None else state.state.neighbours:
@@ -318,7 +316,7 @@ class Telling:
         self._recent = 0  # links that came or went shortly after another
 
     def change(self, urgent: bool, links: int = 0) -> None:
-        """Our link state has changed; while several of our links come and go, ``links`` of them, it waits a little."""
+        """Note a change of our link state; it waits a little while several links, ``links``, come and go."""
         if urgent:
             self.tell_at = -inf
         elif self.tell_at > -inf:
@@ -327,7 +325,7 @@ class Telling:
             self.tell_at = self._told_at + min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * many)
 
     def tell(self, now: float, made: Callable[[], LinkState]) -> LinkState | None:
-        """Our link state, as ``made`` with the next version, if it changed, or others told one, and it is time."""
+        """Return our link state, ``made`` with the next version, if it changed, or others told one, and it is time."""
         if now >= self.outdo_at:
             self._outdone_at, self.outdo_at = now, inf
             self.numbers_from = self._outdo + LIFE_NUMBERS
@@ -348,15 +346,15 @@ class Telling:
             self.tell_at = -inf
 
     def holds_until(self, now: float) -> float:
-        """Until when link states of others are to wait as several links of ours come or go; ``now`` if they are not."""
+        """Return until when others' link states wait, as several of our links come or go; ``now`` if they do not."""
         pause = min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * self._recent)
         told_at = self._told_at if self.tell_at == inf else self.tell_at
         return max(now, told_at + pause) if pause else now
 
     def hear(self, state: LinkState, now: float) -> bool:
-        """A link state of ours came from elsewhere; whether it is to be outdone at once.
+        """Note a link state of ours that came from elsewhere; return whether it is to be outdone at once.
 
-        In a ring what we told last comes back whenever the way around is faster than a link. It is not news: to answer
+        In a ring our last one comes back whenever the way around is faster than a link. It is not news: to answer
         it with a new version would be answered by another round, for ever. Two endpoints with one id do answer each
         other for ever, so this is done now and then only.
         """
@@ -369,7 +367,7 @@ class Telling:
         return self.outdo_at <= now
 
     def limit(self, now: float) -> int:
-        """How high versions may be by our own clock, which gave us our first one."""
+        """Return the bound of versions by our own clock, which gave us our first one."""
         return self._first_version + int((now - self._born) * 1e6) + LINK_STATE_AHEAD
 
     def number_limit(self, now: float) -> int:

@@ -70,7 +70,7 @@ class NetworkEndpoint:
         return "chappe" if self.forwards else "no forwarding"
 
     def wants(self, prefixes_max: int = LABEL_PREFIXES) -> str:
-        """Its filter for people: so many prefixes at most, each in one line and not too long; empty for nothing."""
+        """Return its filter for people: so many prefixes at most, each shortened, on one line; empty for nothing."""
         if self.filter is None:
             return "?"
         shown = [_readable(each) for each in self.filter[:prefixes_max]]
@@ -115,7 +115,7 @@ class Network:
 
     @staticmethod
     def of(facts: Facts) -> Network:
-        """The picture of what an endpoint knows."""
+        """Return the picture of an endpoint's facts."""
         named: Name = cache(_name)
         told = _told(facts)
         originals = _originals(facts)
@@ -140,7 +140,7 @@ class Network:
         return VectorTimestamp({each.id: each.version for each in self.endpoints})
 
     def short(self) -> int:
-        """How many characters of their ids tell all endpoints apart: 8, or more where ids were chosen by people."""
+        """Return how many characters of ids tell all endpoints apart: 8, or more where ids were chosen by people."""
         found = SHORT
         while len({each.id[:found] for each in self.endpoints}) < len(self.endpoints):
             found += 1
@@ -225,7 +225,7 @@ _OWN: Final = 4  # ... or the one that looks, besides
 
 
 def _told(facts: Facts) -> dict[tuple[bytes, bytes], int]:
-    """Every link that somebody in reach tells of, by its ends, the smaller one first."""
+    """Return every link that an endpoint in reach tells of, by its ends, the smaller one first."""
     found: dict[tuple[bytes, bytes], int] = {}
     for each in (*facts.links, *facts.originals):
         found[min(facts.own, each), max(facts.own, each)] = _OWN
@@ -240,7 +240,7 @@ def _told(facts: Facts) -> dict[tuple[bytes, bytes], int]:
 
 
 def _originals(facts: Facts) -> dict[bytes, list[Filter]]:
-    """The originals, and what they want by the word of each endpoint beside them."""
+    """Return the originals, and their filters by the word of each endpoint beside them."""
     found = {each: [wanted] for each, wanted in facts.originals.items()}
     for _, known in _in_reach(facts):
         for each, wanted in known.originals:
@@ -283,7 +283,7 @@ def _texts(wanted: Filter) -> tuple[str, ...]:
 
 
 def _readable(prefix: str) -> str:
-    """A prefix as people read it, on one line; quoted where it could be taken for something else."""
+    """Return a prefix for people, on one line; quoted where it could be taken for something else."""
     if not prefix:
         return "everything"
     text = prefix.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -294,6 +294,6 @@ def _readable(prefix: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of Graphviz, which shows ``text`` as it is: it knows escapes, and entities of HTML too."""
+    """Return a string of Graphviz, which shows ``text`` as it is: it knows escapes, and entities of HTML too."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;").replace("\n", "\\n")
     return f'"{text}"'

@@ -51,7 +51,7 @@ class Places:
         self._max = topics_max
 
     def take(self, topic: bytes, count: int = 1) -> int:
-        """The place of the next message to a topic, the first one if they are ``count``."""
+        """Return the place of the next message to a topic, the first one if they are ``count``."""
         before = self._counts.get(topic)
         if before is None or before + count > COUNT_MAX:
             before = self._begin(topic)
@@ -59,7 +59,7 @@ class Places:
         return self._counting + before + 1
 
     def last(self, topic: bytes) -> int:
-        """The place of the last message to a topic that has one."""
+        """Return the place of the last message to a topic that has one."""
         return self._counting + self._counts[topic]
 
     def _begin(self, topic: bytes) -> int:
@@ -85,7 +85,7 @@ class MessageGaps:
         self._max = topics_max
 
     def came(self, messages: Iterable[Message]) -> None:
-        """Messages came for the subscriber, in this order."""
+        """Note messages that came for the subscriber, in this order."""
         known = self._last
         for message in messages:
             place = message.place
@@ -108,19 +108,19 @@ class MessageGaps:
                 self._fill(key, place)
 
     def dropped(self, message: Message) -> None:
-        """A message that came was dropped before the subscriber took it."""
+        """Note a message that was dropped before the subscriber took it."""
         if message.place:
             self._add((message.origin, message.topic), 1)
 
     def wants(self, wanted: Filter) -> None:
-        """The subscriber wants no more than these prefixes: what is published to others from now on is not missing."""
+        """Note that the subscriber wants no more than these prefixes: later messages to others are not missing."""
         for key in [key for key in self._last if not matches(wanted, key[1])]:
             del self._last[key]
             self._holes.pop(key, None)
             self._bytes -= len(key[1])
 
     def take(self) -> list[Gap]:
-        """Remove and return what was not told yet."""
+        """Remove and return gaps that were not told yet."""
         untold, self.untold = self.untold, {}
         return [_gap(key, missing) for key, missing in untold.items()]
 
@@ -133,7 +133,7 @@ class MessageGaps:
         self._last[key] = place
 
     def _fill(self, key: Key, place: int) -> None:
-        """A message came late: if it was missing, it is no longer."""
+        """Note a late message: if it was missing, it is no longer."""
         holes = self._holes.get(key, ())
         for at, (first, last) in enumerate(holes):
             if first <= place <= last:

@@ -62,9 +62,9 @@ _ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
 
 
 class OfferRules(Frozen, frozen=True):
-    """A job for the disk: take what may be newer permissions, which somebody hands on, if the authority signed them.
+    """A job for the disk: take permissions that another member hands on, if newer and signed by the authority.
 
-    It comes to the rules that are in force then, or None if they are not taken.
+    Its outcome is the rules that are in force then, or None if they are not taken.
     """
 
     raw: bytes
@@ -92,7 +92,7 @@ class MeshRules:
         self._forwards: dict[tuple[str, bytes], str] = {}
 
     def refusal(self, name: str, named: Collection[bytes] | None = None, stated: bytes = b"") -> str:
-        """Why an identity may not take part; empty if it may.
+        """Return why an identity may not take part; empty if it may.
 
         Args:
             named: The endpoint ids that its certificate names, if one was shown.
@@ -114,7 +114,7 @@ class MeshRules:
     # -- of those beside us, by name ------------------------------------------------------------------
 
     def sending(self, name: str, kind: int, topic: bytes, payload: bytes) -> str:
-        """The verb that an identity lacks to send this as its own; empty if it may.
+        """Return the verb that an identity lacks to send this as its own; empty if it may.
 
         Args:
             payload: Of a command its first ``COMMAND_HEAD`` bytes, of data nothing.
@@ -132,7 +132,7 @@ class MeshRules:
         return found
 
     def getting(self, name: str, topic: bytes) -> str:
-        """The verb that an identity lacks to be sent messages of a topic; empty if it may."""
+        """Return the verb that an identity lacks to be sent messages of a topic; empty if it may."""
         key = name, topic
         found = self._gets.get(key)
         if found is None:
@@ -140,7 +140,7 @@ class MeshRules:
         return found
 
     def forwarding(self, name: str, topic: bytes) -> str:
-        """The verb that an identity lacks to pass on messages of others with this topic; empty if it may."""
+        """Return the verb that an identity lacks to pass on others' messages with this topic; empty if it may."""
         key = name, topic
         found = self._forwards.get(key)
         if found is None:
@@ -152,7 +152,7 @@ class MeshRules:
         return self._decisions.may_somewhere(name, _FORWARDERS)
 
     def wanting(self, name: str, prefix: bytes) -> str:
-        """The verb that an identity lacks to be sent anything that begins so; empty if there may be something."""
+        """Return the verb that an identity lacks to be sent anything of a prefix; empty if there may be something."""
         verbs, subject = _to_get(prefix)
         if subject != prefix:
             return self._lacking(name, verbs, subject)
@@ -167,7 +167,7 @@ class MeshRules:
         return not self._lacking(name, {WRITE: _WRITERS, ATTACH_CLONE: _CLONES}.get(verb, _MASTERS), store)
 
     def why_not(self, name: str, verb: str, topic: bytes) -> str:
-        """Why an identity may not do this, for people."""
+        """Return the reason why an identity may not do this, for people."""
         return self._decisions.why_not(name, verb, _text(_to_get(topic)[1]))
 
     def refused(self, wanted: Filter) -> dict[bytes, tuple[str, str]]:

@@ -130,12 +130,10 @@ class Outbox(Box[bytes]):
         self._control: deque[tuple[int, bytes]] = deque()
 
     def __len__(self) -> int:
-        """How many messages and control frames wait."""
         return len(self._waiting) + self._more + len(self._control)
 
     @property
     def accepted(self) -> int:
-        """How many messages will have been taken when all that waits is."""
         return self.messages + len(self._waiting) + self._more
 
     @property
@@ -208,7 +206,7 @@ class Outbox(Box[bytes]):
 
     @property
     def crowded(self) -> bool:
-        """True if so many control frames wait that what can wait, or be left out, should."""
+        """True if so many control frames wait that those which can wait, or be left out, should."""
         return 2 * len(self._control) >= CONTROL_FRAMES_MAX or 2 * self.control_bytes >= CONTROL_BYTES_MAX
 
     def put_control(self, frame: bytes) -> bool:
@@ -230,7 +228,7 @@ class Outbox(Box[bytes]):
         return True
 
     def discard(self) -> list[bytes]:
-        """Remove all that waits, as the connection is of no further use; returns the frames of messages."""
+        """Remove everything that waits, as the connection is of no further use; return the frames of messages."""
         frames = list(self._waiting)
         self._waiting.clear()
         self._control.clear()
@@ -305,7 +303,6 @@ class SubscriberInbox(Box[Message]):
         return len(self._waiting)
 
     def put(self, message: Message) -> bool:
-        """Add a message; False if it was dropped."""
         size = len(message.topic) + len(message.payload)
         if len(self._waiting) < self.messages_max and self.bytes < self.bytes_max:
             self._waiting.append(message)

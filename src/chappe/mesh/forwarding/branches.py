@@ -25,7 +25,7 @@ _NOTHING_DETOURED: Final[deque[int]] = deque()
 
 
 def size_there(hop: Hop) -> int:
-    """How many bytes a tree takes at the hop that it is told to: see ``Branch.size``."""
+    """Return how many bytes a tree takes at the hop that it is told to: see ``Branch.size``."""
     return BRANCH_BYTES + hop.below() * CHILD_BYTES + len(hop.subtree)
 
 
@@ -40,7 +40,7 @@ class Key(NamedTuple):
 
 
 class Child:
-    """A hop below us on a tree, and what was sent there and is not confirmed."""
+    """A hop below us on a tree, and the messages to it that are not confirmed."""
 
     __slots__ = ("_receivers", "_twice", "conn", "detoured", "hop", "kept")
 
@@ -54,20 +54,19 @@ class Child:
 
     @property
     def receivers(self) -> frozenset[bytes]:
-        """The receivers behind the hop."""
         if self._receivers is None:
             self._receivers = self.hop.receivers()
         return self._receivers
 
     @property
     def twice(self) -> frozenset[bytes]:
-        """Which of these another tree leads to, too."""
+        """Those of the receivers to which another tree leads, too."""
         if self._twice is None:
             self._twice = self.hop.twice()
         return self._twice
 
     def begin(self) -> None:
-        """Something is going to be sent there, or around it."""
+        """Note that something is going to be sent there, or around it."""
         assert not _NOTHING_KEPT
         assert not _NOTHING_DETOURED
         if self.kept is _NOTHING_KEPT:
@@ -105,7 +104,7 @@ class Branch:
         return [each.hop for each in self.children.values()]
 
     def confirmed(self) -> int:
-        """Up to which number everything has arrived at all receivers below."""
+        """Return the number up to which everything has arrived at all receivers below."""
         least = self.came
         for child in self.children.values():
             if child.kept:
@@ -130,12 +129,10 @@ class Branch:
 
     @property
     def busy(self) -> bool:
-        """True if something is on its way."""
         return bool(self.waiting) or any(child.kept or child.detoured for child in self.children.values())
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
         return BRANCH_BYTES + sum([CHILD_BYTES + len(child.hop.subtree) for child in self.children.values()])
 
 
@@ -148,7 +145,7 @@ class Told:
         self._bytes: dict[int, int] = {}
 
     def add(self, conn: int, label: int, child: Child) -> tuple[bool, list[int]]:
-        """A tree is to be told. Returns whether there is room for it, and the labels of those that are taken back."""
+        """Note a tree to tell; return whether there is room for it, and the labels of those that are taken back."""
         told = self._links.setdefault(conn, OrderedDict())
         size = self._bytes.get(conn, 0) + size_there(child.hop)
         back: list[int] = []
@@ -171,7 +168,6 @@ class Told:
         return True, back
 
     def remove(self, conn: int, label: int) -> None:
-        """A tree is not used any more."""
         child = self._links.get(conn, OrderedDict[int, Child]()).pop(label, None)
         if child is not None:
             self._bytes[conn] -= size_there(child.hop)

@@ -31,7 +31,7 @@ CLAIM_BYTES: Final = _CLAIM.size
 
 
 class _FullPeer:
-    """A link that had no room for what came from other links."""
+    """A link that had no room for messages of other links."""
 
     __slots__ = ("link", "moved_at", "sources", "taken")
 
@@ -43,11 +43,11 @@ class _FullPeer:
 
 
 class Congestion:
-    """Links that are full of what other links bring, and what is claimed about it.
+    """Links that are full of other links' messages, and claims about them.
 
     Args:
         number: Of its first claim; higher than any of an earlier life of this id.
-        patience_s: So long a peer is waited for that claims, or shows by its answers, that it gets on.
+        patience_s: The longest wait for a peer that claims, or shows by its answers, that it gets on.
     """
 
     def __init__(self, own: bytes, number: int, patience_s: float) -> None:
@@ -70,12 +70,12 @@ class Congestion:
         found.sources[source.conn] = source.chappe
 
     def is_over(self, conn: int) -> None:
-        """A link has room again, or is gone."""
+        """Note that a link has room again, or is gone."""
         self._full.pop(conn, None)
         self.waits = self._paused or bool(self._full)
 
     def eased(self, conn: int) -> None:
-        """A link is not pressed any more: only originals, which nobody can tell to wait, are not read from."""
+        """Note that a link is not pressed any more: of its sources only originals are held back, which cannot wait."""
         full = self._full.get(conn)
         if full is not None and any(full.sources.values()):
             full.sources = {source: chappe for source, chappe in full.sources.items() if not chappe}
@@ -101,19 +101,19 @@ class Congestion:
     # -- claims -----------------------------------------------------------------------------------
 
     def pause(self, on: bool, now: float) -> None:
-        """A subscriber here is full, so that nothing is read, or no longer."""
+        """Note that a subscriber here is full, so that nothing is read, or no longer."""
         self._paused = on
         self.waits = on or bool(self._full)
         if on:
             self.drained(1, now)  # it has only just become full
 
     def drained(self, count: int, now: float) -> None:
-        """The subscriber that is full has taken so many messages."""
+        """Note that the full subscriber has taken so many messages."""
         self._number += count
         self._rose_at = now
 
     def progressed(self, link: Link, now: float) -> bool:
-        """A peer has shown that it reads; returns whether somebody waits for that."""
+        """Note that a peer reads; return whether somebody waits for that."""
         if link.conn not in self._full:
             return False
         self._number += 1
@@ -130,7 +130,7 @@ class Congestion:
         return found[1] if now < found[0] + self._patience_s else b""
 
     def claimed(self, link: Link, claim: bytes, now: float) -> bool:
-        """A peer of chappe claims something; returns whether it is to be passed on at once."""
+        """Take a claim of a peer of chappe; return whether it is to be passed on at once."""
         if len(claim) != _CLAIM.size:
             return False
         endpoint, number = _CLAIM.unpack(claim)
@@ -171,14 +171,12 @@ class Outboxes:
         return taken
 
     def put_batch(self, link: Link, frame: bytes) -> bool:
-        """The same with a frame that may have several."""
         taken = link.outbox.put_batch(frame)
         if link.outbox.full:
             self._note_full(link)
         return taken
 
     def put_control(self, link: Link, frame: bytes) -> None:
-        """Put a frame that is not a message."""
         if not link.outbox.put_control(frame):
             self.overflowed[link.conn] = link
 
@@ -193,7 +191,7 @@ class Outboxes:
                 self._congestion.note(link, source, now)
 
     def taken(self, link: Link) -> bool:
-        """Something of what waited for a link is gone; whether it was full, and is not any more."""
+        """Note that something that waited for a link is gone; return whether it was full, and is not any more."""
         has_room = link.conn in self.full and not link.outbox.full
         if has_room:
             self.note_drops_of(self.full.pop(link.conn))
@@ -205,12 +203,10 @@ class Outboxes:
         return has_room
 
     def note_drops(self) -> None:
-        """Look for what was dropped."""
         for link in self.full.values():
             self.note_drops_of(link)
 
     def note_drops_of(self, link: Link) -> None:
-        """The same, for one of them."""
         count = link.outbox.dropped - link.dropped_told
         if count:
             link.dropped_told = link.outbox.dropped

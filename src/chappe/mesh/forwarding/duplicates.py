@@ -35,11 +35,11 @@ Opens: TypeAlias = Callable[[list[Message]], list[Message]]  # what of messages 
 
 
 class Turn:
-    """Gathers it, so that a subscriber is called once.
+    """Gathers deliveries, so that a subscriber is called once.
 
     Args:
-        opens: Opens what comes in sealed topics; None where nobody can.
-        newest: What subscribers with last values have had.
+        opens: Opens messages of sealed topics; None where nobody can.
+        newest: The messages that subscribers with last values have had.
     """
 
     __slots__ = ("_newest", "_opens", "actions", "boxes", "flushes")
@@ -52,7 +52,6 @@ class Turn:
         self.flushes: dict[int, Flush] = {}
 
     def deliver(self, subscribers: tuple[int, ...], message: Message) -> None:
-        """Put a message into the boxes of subscribers."""
         if self._opens is not None:
             self.deliver_all(subscribers, [message])
             return
@@ -77,7 +76,7 @@ class Turn:
                 boxes[subscriber] = messages.copy()
 
     def close(self) -> None:
-        """Put what was gathered into the actions: what follows happened later."""
+        """Put the gathered deliveries into the actions: later ones follow later actions."""
         if self.boxes:
             for subscriber in self._newest.keys() & self.boxes.keys() if self._newest else ():
                 self.boxes[subscriber] = self._newest[subscriber].fresh(self.boxes[subscriber])
@@ -91,7 +90,7 @@ class Turn:
 
 
 class LossesElsewhere(ProtocolError):
-    """The origin of a message is not behind who brings it, as far as is known here."""
+    """The origin of a message is not behind the neighbour that brought it, as far as is known here."""
 
 
 class Early:
@@ -102,7 +101,7 @@ class Early:
         self._looked = -1  # what the network was when it was tried last
 
     def keep(self, link: Link, body: bytes, network: int, now: float) -> bool:
-        """Have a message wait; False if too much does."""
+        """Let a message wait; return False if too much does."""
         if len(self._waiting) >= EARLY_MAX or self._bytes + len(body) > EARLY_BYTES_MAX:
             return False
         self._add(now + EARLY_S, link, body)
@@ -119,7 +118,7 @@ class Early:
         return bool(self._waiting) and network != self._looked
 
     def try_again(self, network: int, take: Callable[[Link, bytes], None]) -> None:
-        """Have all that waits taken; what raises Elsewhere again stays."""
+        """Take everything that waits; what raises LossesElsewhere again stays."""
         self._looked = network
         waiting, self._waiting, self._bytes, self.due = self._waiting, deque(), 0, inf
         for until, link, body in waiting:
@@ -211,7 +210,7 @@ class SeenMessages:
         return {each: max([found.floor, *found.old, *found.young]) for each, found in known.items()}
 
     def forget(self, origin: bytes) -> None:
-        """The origin has been gone for so long that nothing of it is on its way."""
+        """Forget an origin that has been gone for so long that nothing of it is on its way."""
         known = self._origins.pop(origin, None)
         if known is not None:
             self.size -= len(known.young) + len(known.old)

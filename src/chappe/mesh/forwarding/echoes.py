@@ -35,7 +35,7 @@ MESH: Final = NOBODY  # stands for all endpoints of chappe, as where a content w
 
 
 class _Content:
-    """Where one content was since ``since``, and how often it came from an original after it was elsewhere."""
+    """The places of one content since ``since``, and how often it came from an original after it was elsewhere."""
 
     __slots__ = ("copies", "own", "places", "returns", "since")
 
@@ -59,13 +59,13 @@ class Echoes:
         self._pauses: dict[bytes, float] = {}  # original: how long it was blocked last
 
     def note(self, place: bytes, topic: bytes, payload: bytes, now: float, own: bool = False) -> None:
-        """A message is sent to the original ``place``, or is in the MESH; ``own`` if it is published here."""
+        """Note a message that is sent to the original ``place``, or is in the MESH; ``own`` if it is published here."""
         content = self._content(hash((topic, payload)), now)
         content.places.add(place)
         content.own = content.own or own
 
     def came(self, original: bytes, topic: bytes, payload: bytes, now: float) -> bytes | None:
-        """A message came from an original. If that proves a loop, returns the original that is to be blocked.
+        """Note a message of an original. If it proves a loop, return the original to block.
 
         Until it is settled who speaks with whom a loop is not proven so soon; ``TOO_OFTEN`` keeps it from growing.
         """
@@ -108,11 +108,11 @@ class Echoes:
         self._plan()
 
     def tick(self, now: float) -> list[bytes]:
-        """The originals that are to be tried again."""
+        """Return the originals to try again."""
         return self._unblock([each for each, (until, _) in self._blocked.items() if now >= until])
 
     def link_down(self, original: bytes) -> list[bytes]:
-        """The link to ``original`` is gone; returns those that were blocked because of it."""
+        """Note that the link to ``original`` is gone; return those that were blocked because of it."""
         self._blocked.pop(original, None)
         self._pauses.pop(original, None)
         return self._unblock([each for each, (_, other) in self._blocked.items() if other == original])

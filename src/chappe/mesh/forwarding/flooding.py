@@ -61,7 +61,7 @@ class Flooding:
 
     Args:
         links: All links by peer; they come and go.
-        judge: Whom the permissions are asked by.
+        judge: Asks the permissions.
         put: Puts a control frame for a link.
     """
 
@@ -94,14 +94,13 @@ class Flooding:
 
     @property
     def due(self) -> float:
-        """When ``tell`` has something to do."""
         if self._behind and self._catch_up_at == inf:
             return -inf
         told_at = min(self._topology.telling.tell_at, self._topology.telling.outdo_at)
         return min(told_at, self._held_until, self._compare_at, self._catch_up_at)
 
     def link_up(self, link: Link, reached: bool, now: float) -> None:
-        """A link to another endpoint of chappe stands; ``reached`` if there was a path to it before."""
+        """Note a link to another endpoint of chappe; ``reached`` if there was a path to it before."""
         topology = self._topology
         if self._is_believed(link.peer_id):
             self._believed.add(link.peer_id)
@@ -116,7 +115,7 @@ class Flooding:
             self._compare_at = now + COMPARE_S
 
     def link_down(self, peer: bytes) -> None:
-        """A link ended; if we pass nothing on, nobody has heard of us what the peer told of others."""
+        """Note a link that ended; if we pass nothing on, nobody has heard of us what the peer told of others."""
         self._answered.pop(peer, None)
         self._believed.discard(peer)
         self._behind.pop(peer, None)
@@ -124,9 +123,10 @@ class Flooding:
             self._compare_at = -inf
 
     def set_rules(self, forwards: bool, now: float) -> None:
-        """Other permissions are in force; ``forwards``: we may pass on what others say.
+        """Take other permissions; ``forwards``: we may pass on link states of others.
 
-        What nobody believed before is compared: at once, and once more when the neighbour goes by them too.
+        Those that nobody believed before are compared: at once, and once more when the neighbour has these permissions
+        too.
         """
         begins, self._forwards = forwards and not self._forwards, forwards
         believed, self._believed = self._believed, set(filter(self._is_believed, self._links))
@@ -139,7 +139,7 @@ class Flooding:
         return self._judge.passes_on(self._links[peer])
 
     def tell(self, now: float) -> list[Effect]:
-        """Do what is due: tell our link state if it changed, pass on those that wait, compare with a neighbour."""
+        """Announce our link state if it changed, pass on those that wait, compare with a neighbour."""
         actions: list[Effect] = []
         state = self._topology.tell(now)
         if state is not None:
@@ -161,12 +161,12 @@ class Flooding:
         return actions
 
     def hurry(self, now: float) -> list[Effect]:
-        """A message is about to pass: tell all that waits, as others take it only from where they know it to be."""
+        """Send waiting link states before a message, which others take only from where they know it to be."""
         self._topology.telling.hurry()
         return [*self._pass_on_held(), *self.tell(now)]
 
     def reconsider(self, now: float) -> list[Effect]:
-        """The network changed: take and bring what was in doubt, pass on what others may have forgotten."""
+        """Reconsider doubtful link states in a changed network; pass on those that others may have forgotten."""
         actions: list[Effect] = []
         for origin, peer in self._topology.reconsider(now):
             actions += self._pass_on(origin, {peer})
@@ -180,7 +180,7 @@ class Flooding:
     # -- what comes -------------------------------------------------------------------------------
 
     def take(self, link: Link, message: Message, now: float) -> Sequence[Effect]:
-        """A link state came, or what link states a neighbour has."""
+        """Take a link state, or a neighbour's list of its link states."""
         if message.kind == LINK_STATES_HAD:
             return self._take_versions(link, message.payload, now)
         topology, payload = self._topology, message.payload
@@ -230,7 +230,7 @@ class Flooding:
         return self._send(frame, (link,))
 
     def _send_missed(self, link: Link, ended: Iterable[bytes]) -> list[Effect]:
-        """A neighbour lost links: what was told over these alone may not have come."""
+        """Send link states again that a neighbour heard over lost links alone: they may not have come."""
         known = self._topology.states.known
         missed = [known[each].frame for each in sorted(ended) if each in known and link.peer_id in known[each].chappe]
         return [action for frame in missed for action in self._send(frame, (link,))]
@@ -238,7 +238,7 @@ class Flooding:
     # -- passing on -------------------------------------------------------------------------------
 
     def _pass_on(self, origin: bytes, had: set[bytes]) -> list[Effect]:
-        """Send a link state to whom it may be new; ``had`` are neighbours that brought it."""
+        """Send a link state to neighbours to which it may be new; ``had`` are those that brought it."""
         self.held.pop(origin, None)
         if not self._forwards:
             return []

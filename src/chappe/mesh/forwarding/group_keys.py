@@ -60,7 +60,6 @@ class HandingOn:
         self._offered_at: dict[int, float] = {}
 
     def set_rules(self, rules: MeshRules | None, now: float) -> list[Effect]:
-        """Others are in force: say so."""
         self._rules = rules if rules is not None and rules.raw else None
         self.due = inf if self._rules is None else now
         self._asked_at = -inf
@@ -75,7 +74,7 @@ class HandingOn:
         self._offered_at.pop(link.conn, None)
 
     def say(self, now: float) -> list[Effect]:
-        """Say our version, if it is time."""
+        """Announce our version, if it is time."""
         rules = self._rules
         if now < self.due or rules is None:
             return []
@@ -86,7 +85,7 @@ class HandingOn:
         return [link.flush for link in links]
 
     def hear(self, link: Link, payload: bytes, now: float) -> list[Effect]:
-        """A neighbour says its version, or sends its file."""
+        """Take a neighbour's version, or its file."""
         if not _VERSION.size <= len(payload) <= _VERSION.size + FILE_BYTES_MAX:
             raise ProtocolError(f"permissions of {len(payload)} bytes are cut off or too large")
         rules = self._rules
@@ -125,9 +124,9 @@ _GROUP: Final = struct.Struct(">QB")
 
 
 class OfferKeys(Frozen, frozen=True):
-    """A job for the disk: take what may be new keys of a group, which somebody hands on, if they are the authority's.
+    """A job for the disk: take lines of a group that another member hands on, if they are new and the authority's.
 
-    It comes to what is here then, or None if they are not taken.
+    Its outcome is the keys that are here then, or None if they are not taken.
     """
 
     group: str
@@ -150,7 +149,7 @@ class KeysHere:
 
 
 def pack_versions(versions: Iterable[tuple[str, int]]) -> bytes:
-    """The payload that says versions."""
+    """Return the payload that announces versions."""
     parts = [bytes([_SAID])]
     for group, version in versions:
         name = group.encode()
@@ -159,13 +158,13 @@ def pack_versions(versions: Iterable[tuple[str, int]]) -> bytes:
 
 
 def pack_lines(group: str, lines: bytes) -> bytes:
-    """The payload that brings lines of a group."""
+    """Return the payload that brings lines of a group."""
     name = group.encode()
     return bytes([_LINES, len(name)]) + name + lines
 
 
 def parse_keys(payload: bytes) -> dict[str, int] | tuple[str, bytes]:
-    """Versions by group, or a group and lines of its file. Raises ProtocolError."""
+    """Return versions by group, or a group and lines of its file. Raises ProtocolError."""
     kind, at = payload[:1], 1
     if kind == bytes([_LINES]):
         end = 2 + (payload[1] if len(payload) > 1 else 0)
@@ -210,14 +209,13 @@ class KeysHandingOn:
         self._met: dict[int, _Neighbour] = {}  # by connection: those that have permissions
 
     def set_keys(self, here: KeysHere, now: float) -> list[Effect]:
-        """There are others: say so."""
         self._here = here
         self._asked = {group: asked for group, asked in self._asked.items() if group in here.versions}
         self.due = now if here.versions else inf
         return self.say(now)
 
     def meet(self, link: Link) -> list[Effect]:
-        """A neighbour has said something of permissions, so it knows what keys of groups are."""
+        """Note that a neighbour has mentioned permissions, so it knows keys of groups."""
         if link.conn in self._met:
             return []
         self._met[link.conn] = _Neighbour()
@@ -227,7 +225,7 @@ class KeysHandingOn:
         self._met.pop(link.conn, None)
 
     def say(self, now: float) -> list[Effect]:
-        """Say our versions, if it is time."""
+        """Announce our versions, if it is time."""
         if now < self.due:
             return []
         self.due = now + SAY_S
@@ -235,7 +233,7 @@ class KeysHandingOn:
         return [action for link in links for action in self._say(link)]
 
     def hear(self, link: Link, payload: bytes, now: float) -> list[Effect]:
-        """A neighbour says its versions, or sends lines."""
+        """Take a neighbour's versions, or lines."""
         said, here, neighbour = parse_keys(payload), self._here, self._met.get(link.conn)
         if here is None or neighbour is None:
             return []
@@ -262,7 +260,7 @@ class KeysHandingOn:
         return True
 
     def _send(self, link: Link, neighbour: _Neighbour, here: KeysHere, group: str, version: int, now: float) -> bool:
-        """Send what comes after a version, unless that was just sent, or too much is on its way."""
+        """Send the lines after a version, unless that was just done, or too much is on its way."""
         before, at = neighbour.sent.get(group, (-1, -inf))
         if link.outbox.crowded or neighbour.bytes >= SENT_BYTES_MAX or (before == version and now < at + SEND_S):
             return False
@@ -301,6 +299,6 @@ class _Neighbour:
         self.sent: dict[str, tuple[int, float]] = {}  # what comes after which version, and when; by group
 
     def begin(self, now: float) -> None:
-        """Begin another second, if one is over."""
+        """Begin another second, if the last one is over."""
         if now >= self.begun + 1.0:
             self.begun, self.offers, self.bytes = now, 0, 0

@@ -31,8 +31,6 @@ Holder: TypeAlias = int | Link  # a subscriber here, or a peer
 
 
 class _Full:
-    """Somebody who has no room."""
-
     __slots__ = ("beyond", "branches", "taken", "taken_at")
 
     def __init__(self, taken: int, now: float) -> None:
@@ -43,8 +41,6 @@ class _Full:
 
 
 class _Hold:
-    """A tree that is held."""
-
     __slots__ = ("below", "came", "here", "told_at", "told_moved")
 
     def __init__(self) -> None:
@@ -56,7 +52,7 @@ class _Hold:
 
     @property
     def moved(self) -> float:
-        """When the slowest of all took something last."""
+        """When the slowest of all last took something."""
         return min([*[each.taken_at for each in self.here.values()], *self.below.values()])
 
 
@@ -82,18 +78,18 @@ class Holds:
     # -- who is full here -------------------------------------------------------------------------
 
     def fill(self, holder: Holder, now: float, beyond: bool = False) -> None:
-        """A subscriber or a peer has no room; ``beyond`` if far more waits than a box is for."""
+        """Note that a subscriber or a peer has no room; ``beyond`` if far more waits than a box is for."""
         if holder not in self.full:
             self.full[holder] = _Full(0 if isinstance(holder, int) else holder.outbox.taken, now)
         self.full[holder].beyond = beyond
 
     def taken(self, subscriber: int, now: float) -> None:
-        """A full subscriber has taken something."""
+        """Note that a full subscriber has taken something."""
         if subscriber in self.full:
             self.full[subscriber].taken_at = now
 
     def free(self, holder: Holder) -> None:
-        """It has room, or is gone."""
+        """Note that it has room, or is gone."""
         full = self.full.pop(holder, None)
         if full is not None:
             for branch in full.branches:
@@ -102,9 +98,9 @@ class Holds:
                 self._note(branch, hold)
 
     def is_for(self, holder: Holder, branch: Branch | None, count: int, now: float) -> bool:
-        """Messages came for somebody: along a tree, or from an original. Returns whether they are to be taken for it.
+        """Return whether to take messages for a holder, which came along a tree, or from an original.
 
-        They are not if far too much waits, and whoever sends them does not wait, or nobody takes anything.
+        They are not taken if far too much waits, and their publisher does not wait, or nobody takes anything.
         """
         full = self.full[holder]
         if branch is None:
@@ -123,7 +119,7 @@ class Holds:
     # -- trees ------------------------------------------------------------------------------------
 
     def hear(self, branch: Branch, child: Child, idle_ms: int, now: float) -> None:
-        """A hop below holds a tree, or lets it go."""
+        """Note that a hop below holds a tree, or lets it go."""
         hold = self._holds.get(branch)
         if idle_ms == LET_GO:
             if hold is not None and hold.below.pop(child, None) is not None:
@@ -137,7 +133,7 @@ class Holds:
             self._note(branch, hold)
 
     def lost(self, branch: Branch, child: Child) -> None:
-        """The link to a hop below ended."""
+        """Note that the link to a hop below ended."""
         hold = self._holds.get(branch)
         if hold is not None and hold.below.pop(child, None) is not None:
             self._note(branch, hold)
@@ -148,7 +144,7 @@ class Holds:
         return branch in self._holds or (second is not None and second in self._holds)
 
     def run_ahead(self, branch: Branch) -> None:
-        """Much of what was published along a tree of ours is not confirmed."""
+        """Note that much of what was published along a tree of ours is not confirmed."""
         if branch not in self._ahead:
             self._ahead[branch] = inf
             self._wait(branch, inf, 0.0)
@@ -159,19 +155,19 @@ class Holds:
         return branch in self._ahead
 
     def got_on(self, branch: Branch, now: float) -> None:
-        """Something of it is confirmed, and much is not."""
+        """Note that some of it is confirmed, and much is not."""
         self._ahead[branch] = now
         self._tell(branch)
 
     def caught_up(self, branch: Branch) -> None:
-        """Not much of it is under way any more."""
+        """Note that not much of it is under way any more."""
         if self._ahead.pop(branch, None) is not None:
             self._tell(branch)
             if branch not in self._holds:
                 self._wait(branch, -inf, 0.0)
 
     def told_anew(self, branch: Branch) -> None:
-        """The hop above tells of a tree again: it may not know any more that it is held."""
+        """Note that the hop above tells of a tree again: it may have forgotten that it is held."""
         hold = self._holds.get(branch)
         if hold is not None:
             hold.told_at = hold.told_moved = -inf
@@ -212,7 +208,7 @@ class Holds:
         return found
 
     def _look_at_peers(self, now: float) -> None:
-        """Find out what peers have taken, as nobody tells."""
+        """Look what peers have taken, as nobody tells."""
         for holder, full in self.full.items():
             if not isinstance(holder, int):
                 if full.taken != holder.outbox.taken:
@@ -229,7 +225,7 @@ class Holds:
                 del self.waits[branch]
 
     def _note(self, branch: Branch, hold: _Hold) -> None:
-        """Somebody more holds a tree, or fewer do."""
+        """Note that one holder more holds a tree, or one fewer."""
         if not hold.here and not hold.below:
             del self._holds[branch]
         if self._holds.get(branch) is None or hold.told_at == -inf or branch.upstream == NOBODY:

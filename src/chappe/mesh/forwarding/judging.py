@@ -67,7 +67,7 @@ class ForwardFilter:
         self._shown: dict[int, bytes | None] = {}
 
     def bodies(self, body: bytes, sender: bytes) -> list[bytes] | None:
-        """Show the messages of a body of PUBLICATIONS; returns the bodies that are to go on, or None for itself."""
+        """Show the messages of a body of PUBLICATIONS; return the bodies that are to go on, or None for itself."""
         messages = parse_publications(body, sender)
         first = messages[0]
         if not _is_shown(first):
@@ -85,7 +85,7 @@ class ForwardFilter:
         return with_payloads(body, kept) if changed else None
 
     def message(self, message: Message) -> Message | None:
-        """The message as it goes on from or to an original; None if it does not."""
+        """Return the message as it goes on from or to an original; None if it does not."""
         if self.shows is None or not _is_shown(message):
             return message
         if message.origin == self._origin and message.sequence in self._shown:
@@ -122,7 +122,7 @@ OTHERS: Final = ""  # beyond the bound
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How often something was refused to an identity: ``verb`` is one of the permissions, or ``join``."""
+    """The number of refusals of one kind to an identity: ``verb`` is one of the permissions, or ``join``."""
 
     identity: str
     verb: str
@@ -142,7 +142,7 @@ class Refusals:
         self._counts: dict[tuple[str, str], int] = {}
 
     def add(self, identity: str, verb: str, count: int = 1, topic: bytes = b"") -> None:
-        """Count; a ``topic`` ends in ``*`` if it is all that begin so."""
+        """Count a refusal; a ``topic`` ends in ``*`` if it is a whole prefix."""
         if self.heard is not None:
             self.heard(identity, verb, topic, count)
         key = identity, verb
@@ -152,7 +152,7 @@ class Refusals:
         self.total += count
 
     def listed(self) -> list[Refusal]:
-        """Everything, by who and what."""
+        """Return all counts, by identity and verb."""
         return [Refusal(*key, count) for key, count in sorted(self._counts.items())]
 
 
@@ -211,7 +211,6 @@ class MessageJudge:
         return not verb
 
     def gives_on(self, link: Link, body: bytes) -> bool:
-        """The same of a body of FLOWS."""
         assert self.rules is not None
         _, _, _, type, flags, length, _ = unpack_head(body)
         if type == FLOW_DATA and not flags:
@@ -238,7 +237,7 @@ class MessageJudge:
         return self.rules is None or not self.rules.getting(link.identity, topic)
 
     def subscribed(self, link: Link, wanted: Filter) -> Filter:
-        """A neighbour subscribes: what of that counts."""
+        """Return the part of a neighbour's subscription that counts."""
         if self.rules is None:
             return wanted
         verbs = [self.rules.wanting(link.identity, each) for each in wanted]

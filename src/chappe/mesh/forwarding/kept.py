@@ -39,16 +39,16 @@ Put = Callable[[Link, bytes], bool]
 
 
 class KeptMessages:
-    """Trees that are known here, and what is on its way along them.
+    """Trees that are known here, and messages on their way along them.
 
     Args:
         links: By peer; those of version 2 among them are used.
         put, put_batch, put_control: Put a frame into the outbox of a link. The first two tell whether it was taken;
             ``put`` is for those with one message.
-        losses: What is told of messages that do not arrive.
-        holds: Which trees are held, as somebody at their ends is full.
-        judge: Whom the permissions are asked by.
-        passing: Sees what is passed on.
+        losses: Reports of messages that do not arrive.
+        holds: Which trees are held, as a receiver is full.
+        judge: Asks the permissions.
+        passing: Sees passing messages.
         outdate: Called when a tree must not be used any more that ``to`` has returned since the last change.
     """
 
@@ -117,7 +117,7 @@ class KeptMessages:
         return frozenset([above for above, branch in self._above.get(peer, {}).items() if not branch.busy])
 
     def told_over(self, conn: int) -> frozenset[int]:
-        """The labels of the trees that the neighbour at a connection was told of, and that it is to keep."""
+        """Return the labels of trees that the neighbour at a connection was told of, and that it is to keep."""
         return self._told.labels(conn)
 
     def _make(self, origin: bytes, upstream: bytes, above: int, deliver: bool, hops: Iterable[Hop]) -> Branch:
@@ -158,7 +158,7 @@ class KeptMessages:
         return True
 
     def _announce(self, branch: Branch, child: Child, link: Link) -> bool:
-        """Tell a neighbour of a tree; False if it keeps no more, or others had us tell it more than it takes."""
+        """Tell a neighbour of a tree; return False if it keeps no more, or others had us tell it more than it takes."""
         if link.outbox.crowded and branch.upstream != NOBODY:
             return False
         room, back = self._told.add(link.conn, branch.label, child)
@@ -177,18 +177,18 @@ class KeptMessages:
             self._holds.run_ahead(branch)
 
     def _under_way(self, branch: Branch, child: Child) -> int:
-        """How many messages of a tree of ours are, at most."""
+        """Return how many messages of a tree of ours are under way, at most."""
         if not child.kept:
             return 0
         return min(branch.came - child.kept[0][0], len(child.kept) * MESH_BATCH_MESSAGES_MAX)
 
     def _let_go(self, child: Child, link: Link) -> None:
-        """So much is kept that the oldest cannot be sent again."""
+        """Drop the oldest messages, which cannot be sent again then, as so much is kept."""
         while link.kept_bytes > KEPT_BYTES_MAX and child.kept:
             link.kept_bytes -= len(child.kept.popleft()[1])
 
     def _back(self, branch: Branch, child: Child, number: int) -> None:
-        """A detour has come to its end."""
+        """Note the end of a detour."""
         key = branch.origin, child.hop.id
         child.detoured.remove(number)
         self._around[key] -= 1
@@ -197,7 +197,7 @@ class KeptMessages:
         self._rose(branch)
 
     def _rose(self, branch: Branch) -> None:
-        """More of a tree may be confirmed."""
+        """Note that more of a tree may be confirmed."""
         if branch.upstream != NOBODY:
             self._unconfirmed[branch] = None
             self.confirm_at = -inf
@@ -210,7 +210,7 @@ class KeptMessages:
         self._drain(branch)
 
     def dropped(self, link: Link, frame: bytes, why: LossReason) -> None:
-        """An outbox dropped a frame: nobody below is to wait for it."""
+        """Note a frame that an outbox dropped: nobody below is to wait for it."""
         body = frame[PREFIX:]
         _, number, label, _ = parse_head(body)
         branch = self._labels.get(label)
@@ -250,7 +250,7 @@ class KeptMessages:
         return found + self._far_ahead() + self._told.invariants()
 
     def _far_ahead(self) -> list[str]:
-        """Trees of ours of which more is under way than is to be, though nobody knows that they run ahead."""
+        """Return trees of ours with too much under way, though nobody knows that they run ahead."""
         found = []
         for branch in self._labels.values() if self._blocks else ():
             if branch.upstream != NOBODY or self._holds.runs_ahead(branch):

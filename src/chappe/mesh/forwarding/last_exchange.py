@@ -58,7 +58,7 @@ class LastExchange:
         self._judge = judge
 
     def want(self, subscriber: int) -> None:
-        """A subscriber wants the last values of its topics, too."""
+        """Note a subscriber that wants the last values of its topics, too."""
         self.newest.setdefault(subscriber, Newest())
         self.asking.begin(subscriber)
 
@@ -74,7 +74,7 @@ class LastExchange:
         self.kept.note(Message(topic, payload, DATA, self._own, NOBODY, 0, self._own, number, None, place))
 
     def ask(self, now: float) -> list[Effect]:
-        """Send the questions that are due; what is kept here is told at once."""
+        """Send the questions that are due; values kept here are delivered at once."""
         wanting = [each for each, wanted in self._topology.filters().items() if matches(wanted, LAST_ASK)]
         keepers = frozenset([self._own, *filter(self._topology.has_way, wanting)])
         found: list[Effect] = []
@@ -91,7 +91,7 @@ class LastExchange:
         return found
 
     def take(self, message: Message, opens: Opens | None, now: float) -> list[Effect]:
-        """A question for last values came, or an answer."""
+        """Take a question for last values, or an answer."""
         asker = message.origin
         if message.topic == LAST_ASK:
             subscriber, wanted = parse_question(message.payload)
@@ -109,7 +109,7 @@ class LastExchange:
         return self.deliver(subscriber, wanted_ones)
 
     def _values_for(self, asker: bytes, wanted: Filter) -> Iterator[Message]:
-        """The kept messages of some topics that an endpoint may have, each read when its turn comes."""
+        """Iterate over the kept messages of some topics that an endpoint may have, each read when its turn comes."""
         kept = self.kept
         for topic in [] if kept is None else kept.topics(wanted):
             message = None if kept is None else kept.get(topic)
@@ -118,7 +118,7 @@ class LastExchange:
                 yield message
 
     def answer(self, now: float) -> None:
-        """Send what is owed, as far as there is room."""
+        """Send answers that are owed, as far as there is room."""
         self.answer_at = inf
         for key in self.answering.askers():
             while True:
@@ -135,7 +135,6 @@ class LastExchange:
                 self._say(key[0], LAST_TOLD, part, now)
 
     def _say(self, receiver: bytes, topic: bytes, payload: bytes, now: float) -> None:
-        """Send a question or an answer to one endpoint of chappe."""
         route = self._routes.towards(receiver, DATA, topic)
         if route.tree is not None:
             for each in self._flooding.hurry(now):

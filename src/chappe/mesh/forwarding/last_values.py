@@ -72,7 +72,7 @@ class KeptLastValues:
         return len(self._messages)
 
     def pass_on(self, body: bytes) -> None:
-        """A body of FLOWS passes that is sound: keep the last of its messages, if it is data for everybody."""
+        """Keep the last message of a sound body of FLOWS that passes, if it is data for everybody."""
         message = parse_publications(inner(body), NOBODY)[-1]
         if message.kind == DATA and message.receiver == NOBODY:
             self.note(message)
@@ -93,11 +93,9 @@ class KeptLastValues:
             self._forget(next(iter(self._messages)))
 
     def topics(self, wanted: Filter) -> list[bytes]:
-        """The topics that a filter matches."""
         return [topic for topic in self._messages if matches(wanted, topic)]
 
     def get(self, topic: bytes) -> Message | None:
-        """The newest message of a topic."""
         return self._messages.get(topic)
 
     def invariants(self) -> list[str]:
@@ -123,7 +121,7 @@ class Newest:
         self._had: dict[tuple[bytes, bytes], tuple[int, int]] = {}  # place and number
 
     def fresh(self, messages: Iterable[Message]) -> list[Message]:
-        """Those of ``messages`` that are newer than all before; several with one place were sealed together."""
+        """Return messages that are newer than all before; several with one place were sealed together."""
         found: list[Message] = []
         for message in messages:
             if not message.place:
@@ -151,7 +149,7 @@ class LastQuestions:
         self._asked: dict[tuple[int, bytes], tuple[int, float]] = {}  # subscriber, keeper: how often, and when again
 
     def begin(self, subscriber: int) -> None:
-        """A subscriber wants last values, or those of further topics."""
+        """Note a subscriber that wants last values, or those of further topics."""
         self.forget(subscriber)
         self._subscribers.add(subscriber)
         self.due = -inf
@@ -162,12 +160,12 @@ class LastQuestions:
             del self._asked[key]
 
     def look(self) -> None:
-        """The network is another one."""
+        """Note that the network has changed."""
         if self._subscribers:
             self.due = -inf
 
     def ask(self, keepers: frozenset[bytes], now: float) -> list[tuple[int, bytes]]:
-        """Which subscribers' questions go to which of the endpoints that may keep something."""
+        """Return which subscribers' questions go to which endpoints that may keep a value."""
         self._asked = {key: said for key, said in self._asked.items() if key[1] in keepers}
         found = []
         for subscriber in sorted(self._subscribers):
@@ -183,7 +181,7 @@ class LastQuestions:
         return found
 
     def answered(self, subscriber: int, keeper: bytes, complete: bool, now: float) -> bool:
-        """A keeper has answered; False if it was not asked."""
+        """Note a keeper's answer; return False if it was not asked."""
         said = self._asked.get((subscriber, keeper))
         if said is None:
             return False
@@ -198,29 +196,27 @@ class LastAnswers:
         self._owed: dict[tuple[bytes, int], Iterator[bytes]] = {}  # asker, and number of its subscriber
 
     def owe(self, asker: bytes, subscriber: int, parts: Iterator[bytes]) -> bool:
-        """An endpoint has asked; False if too many have."""
+        """Note an endpoint's question; return False if too many have asked."""
         if len(self._owed) >= LAST_QUESTIONS_MAX and (asker, subscriber) not in self._owed:
             return False
         self._owed[asker, subscriber] = parts
         return True
 
     def __bool__(self) -> bool:
-        """Return True while an answer is owed."""
         return bool(self._owed)
 
     def askers(self) -> list[tuple[bytes, int]]:
-        """Everybody who is owed something."""
         return list(self._owed)
 
     def next_part(self, key: tuple[bytes, int]) -> bytes | None:
-        """The next payload for an asker; None, and nothing more is owed, after the last one."""
+        """Return the next payload for an asker; after the last one None, and nothing more is owed."""
         part = next(self._owed[key], None)
         if part is None:
             del self._owed[key]
         return part
 
     def forget(self, key: tuple[bytes, int]) -> None:
-        """No way leads to an asker."""
+        """Forget an asker to which no way leads."""
         del self._owed[key]
 
 

@@ -40,12 +40,11 @@ class LossReason(IntEnum):
 
     @property
     def text(self) -> str:
-        """A part of a sentence."""
         return _TEXTS[self]
 
     @property
     def on_one(self) -> LossReason:
-        """The same, where it happened on one of two ways."""
+        """The same reason for a loss on one of two ways."""
         return _ON_ONE.get(self, self)
 
 
@@ -81,7 +80,7 @@ class Loss:
 
     @classmethod
     def parse(cls, payload: bytes) -> Loss:
-        """The loss in ``payload``; ProtocolError if there is none."""
+        """Return the loss in ``payload``; raises ProtocolError if there is none."""
         size = _LOSS.size
         if not size <= len(payload) <= size + _TOPIC_BYTES_MAX or payload[size - 1] not in _REASONS:
             raise ProtocolError("that is not a report of a loss")
@@ -102,7 +101,7 @@ class Drops:
         self._reported_at = -inf
 
     def add(self, where: str, count: int = 1) -> None:
-        """Count. The places are few: a peer and a reason."""
+        """Count dropped messages. The places are few: a peer and a reason."""
         self.total += count
         self.due = self._reported_at + DROPS_REPORT_S
         self._counts[where] = self._counts.get(where, 0) + count
@@ -129,29 +128,28 @@ class Losses:
         self._told_at = -inf
 
     def hurry(self) -> None:
-        """There will be something to tell."""
         self.due = self._told_at + DROPS_REPORT_S
 
     def add(
         self, towards: bytes, origin: bytes, topic: bytes, why: LossReason, missing: frozenset[bytes], count: int = 1
     ) -> None:
-        """Messages were dropped here, that ``missing`` do not get."""
+        """Note messages that were dropped here, and that ``missing`` do not get."""
         key = _count(self._own, (towards, origin, topic[:_TOPIC_BYTES_MAX], why), (towards, NOBODY, b"", why), count)
         if key is not None:
             self._missing[key] = self._missing.get(key, missing) | missing
         self.due = self._told_at + DROPS_REPORT_S
 
     def owe(self, peer: bytes, count: int) -> None:
-        """The link to a peer ended, with messages that it does not get."""
+        """Note messages that a peer does not get, as its link ended."""
         if count:
             _count(self._owed, peer, None, count)
 
     def owed(self, peer: bytes) -> int:
-        """The peer is back: how many messages it does not get."""
+        """Return how many messages a peer that is back does not get."""
         return self._owed.pop(peer, 0)
 
     def heard(self, place: bytes, loss: Loss) -> None:
-        """An endpoint has told us of a loss that concerns us."""
+        """Note a loss that an endpoint reports and that concerns us."""
         _count(self._heard, (place, (loss.towards, loss.origin, loss.topic, loss.why)), None, loss.count)
         self.due = self._told_at + DROPS_REPORT_S
 

@@ -43,7 +43,6 @@ class _Former:
         self.until = inf  # it is waited for
 
     def hold(self, held: dict[bytes, float]) -> None:
-        """Note what waits for this."""
         lowest = min(self.left, default=inf)
         for key in self.keys:
             back = self.back.get(key)
@@ -75,7 +74,7 @@ class Order:
         self._came = count()
 
     def begin(self, branch: Branch, children: Iterable[Child], keys: Callable[[frozenset[bytes]], Keys]) -> None:
-        """The ways of a tree over some hops, to which something is under way, are not right any more."""
+        """Note that the ways of a tree over some hops, to which something is under way, have changed."""
         for child in children:
             if child not in self._former:
                 former = self._former[child] = _Former(branch, keys(child.receivers), branch.left(child))
@@ -98,7 +97,7 @@ class Order:
                     self.due = -inf
 
     def put(self, keys: Keys, number: int, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
-        """Have ``send`` called in its turn, once there is ``room``."""
+        """Call ``send`` in its turn, once there is ``room``."""
         size += _ENTRY_BYTES
         heappush(self._waiting.setdefault(keys, []), (number, next(self._came), _Entry(size, send, room)))
         _hold(self.held, keys, number)
@@ -115,7 +114,7 @@ class Order:
             self.due = -inf
 
     def go_on(self, now: float) -> None:
-        """Send what need not wait any longer, as long as there is room for it."""
+        """Send messages that need not wait any longer, as long as there is room for them."""
         if self.size > 2 * ORDER_BYTES_MAX:
             self.give_up()
             return
@@ -131,7 +130,7 @@ class Order:
         self._send(now)
 
     def give_up(self, now: float = inf) -> None:
-        """Wait for nothing that has not arrived any more; for room only until ``now``."""
+        """Wait for no message that has not arrived; for room only until ``now``."""
         self.given_up += bool(self._former and self._waiting)
         self._former.clear()
         self.due = inf

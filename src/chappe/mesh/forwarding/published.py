@@ -45,10 +45,10 @@ _UNSENT: Final = 2**52
 
 
 class Published(KeptMessages):
-    """Trees of ours, and the order of what goes along them."""
+    """Trees of ours, and the order of messages along them."""
 
     def to(self, receivers: frozenset[bytes], paths: int = 1, topic: bytes = b"") -> Branch | None:
-        """The tree to all of these that have a way, with a second one if there are two; None if nobody has.
+        """Return the tree to all of these that have a way, with a second one if there are two; None if nobody has.
 
         It is for ``topic`` alone, or a few, if the one for all topics is held.
         """
@@ -103,7 +103,7 @@ class Published(KeptMessages):
         return branch
 
     def _hops(self, key: Key) -> list[list[Hop]]:
-        """The hops beside us of the tree that is for ``key`` now, and of the second one if there is one."""
+        """Return the hops beside us of the tree for ``key``, and of the second one if there is one."""
         ways, twice = self._topology.ways(), key.twice
         there = frozenset(filter(ways.lead_to, key.receivers))
         trees = [ways.tree(there)] if key.paths == 1 else ways.two_trees(there)
@@ -113,7 +113,7 @@ class Published(KeptMessages):
         return [pack_hops(self._own, reached, below, twice, waits) for reached, below in trees]
 
     def _survey(self) -> None:
-        """Look once after each change for what is under way along ways of ours that are not right any more."""
+        """Look once after each change for messages under way along former ways of ours."""
         if self._surveyed == self._look:
             return
         self._surveyed = self._look
@@ -134,14 +134,14 @@ class Published(KeptMessages):
             self._let_be(each)
 
     def _let_be(self, branch: Branch) -> None:
-        """Nothing more goes along a tree of ours."""
+        """Use a tree of ours no more."""
         branch.used = False
         self._drain(branch)
 
     def publish(
         self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes, published: float, place: int
     ) -> None:
-        """Send a message along a tree of ours, or have it wait until what went another way has arrived."""
+        """Send a message along a tree of ours, or let it wait until those that went another way have arrived."""
         if self.order.held and (key := branch.key) is not None and self.order.holds(key.receivers):
             check_size(topic, payload)
             later = partial(self._publish_late, key, kind, receiver, topic, payload, published, place)
@@ -229,7 +229,7 @@ class Published(KeptMessages):
             self._send(branch, child, number, frame, self._put_anyway)
 
     def go_on(self, now: float) -> None:
-        """Send what need not wait any longer."""
+        """Send messages that need not wait any longer."""
         self._survey()
         self.order.go_on(now)
 
@@ -238,21 +238,21 @@ class Published(KeptMessages):
         return branch is None or not any(link.outbox.full for link in self.peers(branch))
 
     def number_from(self, number: int) -> None:
-        """An earlier life of ours may have used numbers up to this."""
+        """Begin numbers above this one, as an earlier life of ours may have used those up to it."""
         if number > self.number:
             self.number = number
             for key in list(self._mine):
                 self._retire(key)
 
     def outdo(self, number: int, now: float) -> None:
-        """Somebody takes what we publish for old up to this number: go on above, if all would take that."""
+        """Begin numbers above this one, up to which our messages are taken for old, if all would take that."""
         highest = self._topology.telling.number_limit(now) - LINK_STATE_STEP_MAX
         if self.number < number < highest and now >= self._outdone_at + DOUBT_S:
             self._outdone_at = now
             self.number_from(number)
 
     def changed(self) -> None:
-        """The network, or what somebody wants, is another one: our trees may be wrong."""
+        """Note that the network, or a filter, has changed: our trees may be wrong."""
         self._look += 1
         self.lanes.clear()
 
@@ -279,7 +279,7 @@ class Published(KeptMessages):
                 self._look_ahead(branch, child, link)
 
     def _send_around(self, branch: Branch, child: Child, number: int, body: bytes, spared: bytes = NOBODY) -> bool:
-        """Send a message to the receivers behind a hop, another way; ``spared`` has it. False if some do not get it."""
+        """Send a message around a hop to its receivers; ``spared`` has it. Return False if some do not get it."""
         before = 0
         if body[KIND_AT] == DETOUR:
             before, body = parse_detour(body)

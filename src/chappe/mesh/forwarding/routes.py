@@ -35,7 +35,7 @@ class TopicSubscriptions:
         self._asking: set[int] = set()  # subscribers
 
     def add(self, subscriber: int, topics: Iterable[bytes], kind: int, times: bool = False) -> bool:
-        """Returns whether the filter, or ``asks_times``, changed.
+        """Add prefixes; return whether the filter, or ``asks_times``, changed.
 
         Raises:
             UsageError: A topic is too long, or the filter would be too large to be announced; nothing is added.
@@ -67,7 +67,6 @@ class TopicSubscriptions:
         return self._set(announced(self._all()))
 
     def prefixes(self, subscriber: int) -> frozenset[bytes]:
-        """The prefixes of a subscriber."""
         found = self._wanted.get(subscriber)
         return frozenset() if found is None else frozenset(found[1])
 
@@ -79,7 +78,7 @@ class TopicSubscriptions:
         return self._set(kept)
 
     def matching(self, topic: bytes, kind: int) -> tuple[int, ...]:
-        """The subscribers that get a message of ``kind`` with ``topic``; one of the endpoint itself has to be named."""
+        """Return the subscribers of a message of ``kind``; one of the endpoint itself has to be named."""
         own = is_local(topic)
         return tuple(
             [
@@ -167,7 +166,6 @@ class Routes:
         self._receivers: dict[tuple[bytes, int, bytes], Route] = {}
 
     def of(self, topic: bytes) -> Route:
-        """The one of a topic."""
         return self.known.get(topic) or self.find(topic)
 
     def forget(self) -> None:
@@ -176,7 +174,7 @@ class Routes:
         self._bytes = 0
 
     def open(self, topic: bytes, receiver: bytes = NOBODY) -> Route:
-        """The way of what is published; of its own if another topic has filled somebody on that of several."""
+        """Return the way of a publication; of its own if another topic has filled a receiver on that of several."""
         while True:
             if receiver != NOBODY:
                 route = self.towards(receiver, DATA, topic)
@@ -190,7 +188,7 @@ class Routes:
             self.forget()
 
     def find(self, topic: bytes) -> Route:
-        """Find out the one of a topic that is not known; who needs it very often looks into ``known`` first."""
+        """Find the route of a topic that is not known; callers that need it very often look into ``known`` first."""
         route = self._route_of(topic)  # this may make others wrong
         if len(self.known) >= self._max or self._bytes + len(topic) > ROUTES_BYTES_MAX:
             self.forget()
@@ -213,7 +211,7 @@ class Routes:
         return route
 
     def make_ready(self, route: Route, topic: bytes) -> None:
-        """Find out where it leads elsewhere, as somebody here publishes."""
+        """Find where it leads elsewhere, as a program here publishes."""
         self._lead(route, self._topology.receivers(topic), topic)
 
     def _lead(self, route: Route, receivers: frozenset[bytes], topic: bytes) -> None:
@@ -224,10 +222,10 @@ class Routes:
         route.ready = True
 
     def towards(self, receiver: bytes, kind: int, topic: bytes) -> Route:
-        """The way of a message for ``receiver`` alone: to it, to who speaks with it, or to who may.
+        """Return the way of a message for ``receiver`` alone: to it, to who speaks with it, or to who may.
 
-        An original does not say who is beside it; it passes on what is for one of those, and drops the rest. Stores
-        know that an endpoint is behind an original, from what it said; who publishes data to nobody is told so.
+        An original does not say who is beside it; it passes on messages for those, and drops the rest. Stores
+        know that an endpoint is behind an original, from its messages; publishers of data to nobody are told so.
         """
         lane = topic if frozenset((receiver,)) in self._trees.lanes else b""
         found = self._receivers.get((receiver, kind, lane))

@@ -65,7 +65,7 @@ _LAST_KIND: Final = COMMAND  # kinds up to this are messages of applications
 
 
 class Router:
-    """Routes of one endpoint.
+    """The routing of one endpoint.
 
     Args:
         control: Called with pings and pongs.
@@ -132,7 +132,7 @@ class Router:
     # -- links and subscriptions ------------------------------------------------------------------
 
     def link_up(self, link: Link, wanted: Filter, announced: Filter, now: float) -> list[Effect]:
-        """A link is established; ``wanted`` and ``announced`` are the filters of its handshake."""
+        """Note an established link; ``wanted`` and ``announced`` are the filters of its handshake."""
         self.links[link.peer_id] = link
         if link.chappe:
             link.outbox.on_drop = partial(self.trees.dropped, link, why=LossReason.FULL)
@@ -151,13 +151,13 @@ class Router:
         return actions
 
     def link_down(self, link: Link, discarded: bool, had: bool, now: float) -> tuple[list[Effect], int]:
-        """A link ended.
+        """Note a link that ended.
 
         Args:
-            discarded: It takes nothing more of what waits for it; otherwise that is still written.
+            discarded: It takes no more waiting messages; otherwise they are still written.
             had: The peer has got all that was sent to it.
 
-        Returns actions, and how many of the messages that waited do not arrive everywhere.
+        Returns actions, and how many of the waiting messages do not arrive everywhere.
         """
         del self.links[link.peer_id]
         link.outbox.on_drop = None
@@ -189,7 +189,7 @@ class Router:
         return self.judge.refusals
 
     def set_rules(self, rules: MeshRules | None, now: float) -> list[Effect]:
-        """Other permissions are in force: what may come and go is asked anew, and ways lead over those who may."""
+        """Take other permissions: all messages are judged anew, and ways lead over endpoints that may forward."""
         former, self._refused = self._refused, {} if rules is None else rules.refused(self.subscriptions.filter)
         self.judge.rules = rules
         self.topology.set_rules(rules)
@@ -202,17 +202,17 @@ class Router:
         return [*told, *self.settle(now), *[link.flush for link in self.links.values()]]
 
     def confirm(self) -> list[Flush]:
-        """Somebody leaves: what came is confirmed now, or it would be told as lost."""
+        """Confirm arrived messages now, as a neighbour leaves: they would be told as lost."""
         self.trees.confirm()
         return self._flushes()
 
     def send_all(self, now: float = inf) -> list[Flush]:
-        """Somebody leaves: nothing is to wait until something else has arrived, and only until ``now`` for room."""
+        """Send all messages, as a neighbour leaves: none waits for another one, and for room only until ``now``."""
         self.trees.order.give_up(now)
         return self._flushes()
 
     def give_up(self, link: Link) -> None:
-        """A link that ended with a goodbye took no more of what waited for it."""
+        """Give up a link that ended with a goodbye before it took everything."""
         lost = sum([messages_in(frame, PREFIX) for frame in link.outbox.discard()])
         if lost:
             self.drops.add(f"to {link.peer_id.hex()}, {LossReason.LINK_ENDED.text}", lost)
@@ -224,7 +224,7 @@ class Router:
         return found
 
     def refilter(self, changed: bool, now: float) -> list[Effect]:
-        """Subscriptions were changed; ``changed`` if what we want of others is another filter now."""
+        """Tell others of changed subscriptions; ``changed`` if the filter for others is another one now."""
         self.routes.forget()
         if not changed:
             return []
@@ -232,7 +232,7 @@ class Router:
         return self.settle(now)
 
     def settle(self, now: float) -> list[Effect]:
-        """Draw the consequences of what changed in the network; tell neighbours what is new."""
+        """Draw the consequences of changes in the network; tell neighbours."""
         if not self.topology.changed:
             return []
         discovered, unreachable, linked, forgotten = self.topology.settle(now)
@@ -292,7 +292,7 @@ class Router:
         return [*route.flushes, *[each for each in told if isinstance(each, Flush)]] if told else route.flushes
 
     def _place(self, route: Route, topic: bytes, payload: bytes) -> int:
-        """The place of a message of data to everybody; UsageError, and none is taken, if it is too large for a tree."""
+        """Return the place of a message of data to everybody; raise UsageError if it is too large for a tree."""
         if len(payload) > _LARGE and route.tree is not None:
             check_size(topic, payload)
         return self.places.take(topic)
@@ -352,14 +352,14 @@ class Router:
         return not any(each.link in self.outboxes.full for each in route.flushes)
 
     def taken(self, link: Link) -> None:
-        """Something of what waited for a link is gone."""
+        """Note that something that waited for a link is gone."""
         if self.outboxes.taken(link):
             self.trees.order.has_room()
 
     # -- what comes -------------------------------------------------------------------------------
 
     def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """Frames of an established link."""
+        """Take frames of an established link."""
         link.received += len(frames)
         turn = Turn(self.opens, self.lasts.newest)
         chappe = link.chappe
@@ -430,7 +430,7 @@ class Router:
         self.outboxes.source = source
 
     def _refuse(self, body: bytes) -> None:
-        """Tell the origin: if it is one, somebody else has sent this in its name, or the news take too long."""
+        """Tell the origin of a refused body: another member sent this in its name, or the news take too long."""
         try:
             messages = parse_publications(inner(body), NOBODY)
         except ProtocolError:
@@ -451,7 +451,7 @@ class Router:
         return route
 
     def _take_from_chappe(self, link: Link, body: bytes, turn: Turn, now: float) -> None:
-        """A message of version 2 came; what is for us, or for originals that we speak with, may have come before."""
+        """Take a message of version 2; one for us, or for originals that we speak with, may have come before."""
         if self.topology.changed:
             turn.close()
             turn.actions += self.settle(now)
@@ -477,7 +477,7 @@ class Router:
                 turn.deliver(route.data if kind == DATA else route.commands, found)
 
     def _take_several(self, link: Link, messages: list[Message], turn: Turn, now: float) -> None:
-        """All of them of one origin, kind and topic, with consecutive numbers."""
+        """Take several messages of one origin, kind and topic, with consecutive numbers."""
         first, last = messages[0], messages[-1]
         if not self.seen.is_new_run(first.origin, range(first.sequence, last.sequence + 1)):
             messages = [each for each in messages if self.seen.is_new(each.origin, each.sequence)]
@@ -492,7 +492,7 @@ class Router:
         turn.deliver_all(taken, messages)
 
     def _takers(self, subscribers: tuple[int, ...], message: Message, count: int, now: float) -> tuple[int, ...]:
-        """Which subscribers such messages are taken for; who is full has those who publish them wait."""
+        """Return the subscribers for which such messages are taken; full ones make their publishers wait."""
         found = []
         for each in subscribers:
             if each not in self._full_here or self.holds.is_for(each, self._along, count, now):
@@ -630,7 +630,7 @@ class Router:
             self.losses.heard(message.origin, loss)
 
     def _tell_loss(self, loss: Loss, missing: Iterable[bytes]) -> list[Effect]:
-        """Tell the origin of messages, and those who do not get them."""
+        """Tell the origin of messages, and the receivers that do not get them."""
         for receivers, receiver in (((loss.origin,), loss.origin), (missing, NOBODY)):
             to = frozenset(receivers) - {self._own, NOBODY}
             tree = self.trees.to(to) if to else None
@@ -667,7 +667,6 @@ class Router:
         return [*settled, *lasts, *self.drops.handle_timeout(now), *told, *self._flushes(), *reports]
 
     def next_timeout(self) -> float:
-        """When there is something to do."""
         if self.topology.changed or self._early.is_due(self.settled):
             return -inf
         echoes = self.originals.echoes

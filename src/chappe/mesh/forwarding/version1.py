@@ -24,7 +24,7 @@ class Originals:
     """The links of version 1.
 
     Args:
-        judge: Whom the permissions are asked by.
+        judge: Asks the permissions.
         put, put_control: Put a frame into the outbox of a link.
     """
 
@@ -45,7 +45,7 @@ class Originals:
         self._put_control = put_control
 
     def link_up(self, link: Link, wanted: Filter, announced: Filter) -> Filter:
-        """A link is established; the filters are those of its handshake. Returns what it wants and may have."""
+        """Note an established link; the filters are those of its handshake. Return what it wants and may have."""
         self.links[link.peer_id] = link
         link.filter = wanted
         link.announced = announced
@@ -70,7 +70,7 @@ class Originals:
             self._topology.set_original_filter(link.peer_id, self._judge.subscribed(link, link.filter))
 
     def announce(self) -> list[Effect]:
-        """Tell each what is wanted of it, where that has changed."""
+        """Tell each original our filter, where that has changed."""
         actions: list[Effect] = []
         for link in self.links.values():
             wanted = NOTHING if link.blocked else self._topology.announcement(link.peer_id)
@@ -86,12 +86,11 @@ class Originals:
         return actions
 
     def to_all(self) -> tuple[Link, ...]:
-        """The originals that we speak with."""
         speaks_with = self._topology.speaks_with
         return tuple([link for link in self.links.values() if not link.blocked and speaks_with(link.peer_id)])
 
     def towards(self, receiver: bytes, kind: int) -> tuple[Link, ...]:
-        """Whom a message for ``receiver`` alone goes to that an endpoint of chappe has brought us."""
+        """Return the links for a message for ``receiver`` alone that an endpoint of chappe has brought us."""
         direct = self.links.get(receiver)
         if direct is not None:  # others bring it to an original too: only one may pass it on
             return (direct,) if self._topology.speaks_with(receiver) else ()
@@ -100,7 +99,7 @@ class Originals:
     def publish(
         self, links: Sequence[Link], receiver: bytes, kind: int, topic: bytes, payload: bytes, now: float
     ) -> None:
-        """Send what is published here."""
+        """Send a message that is published here."""
         frame = pack_message(self._own, receiver, kind, TTL, topic, payload)
         for link in links:
             if self._judge.gives(link, topic):
@@ -108,7 +107,7 @@ class Originals:
                 self.echoes.note(link.peer_id, topic, payload, now, own=True)
 
     def pass_on(self, links: Sequence[Link], message: Message, ttl: int, but: Link, now: float) -> list[Link]:
-        """Send what came over the link ``but``; returns the links that it goes to."""
+        """Send a message that came over the link ``but``; return the links that it goes to."""
         found = [link for link in links if link is not but and self._judge.gives(link, message.topic)]
         if found:
             topic, payload = message.topic, message.payload
@@ -119,7 +118,7 @@ class Originals:
         return found
 
     def block(self, culprit: bytes, other: bytes, now: float) -> list[Effect]:
-        """Nothing is to pass between us and an original for a while, to cut a loop; settle afterwards."""
+        """Let nothing pass between us and an original for a while, to cut a loop; settle afterwards."""
         link = self.links.get(culprit)
         if link is None or link.blocked:
             return []

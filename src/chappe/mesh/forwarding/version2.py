@@ -71,7 +71,7 @@ _NONE: Final[dict[int, Branch]] = {}
 
 
 class Trees(Published):
-    """All trees that are known here: with those of others, along which something comes."""
+    """All trees that are known here, including those of others, along which messages come."""
 
     def take_control(self, link: Link, message: Message, now: float) -> None:
         """Take a neighbour's message about trees."""
@@ -87,7 +87,7 @@ class Trees(Published):
             raise ProtocolError("a message of a kind that endpoints of chappe do not send")
 
     def take_tree(self, link: Link, payload: bytes) -> None:
-        """A neighbour tells us our part of a tree; its label may have had another meaning before."""
+        """Take our part of a neighbour's tree; its label may have had another meaning before."""
         origin, above, deliver, waits, hops = parse_tree(payload, self._own)
         former = self._above.get(link.peer_id, _NONE).get(above)
         if former is not None:
@@ -105,7 +105,7 @@ class Trees(Published):
         self._sizes[link.peer_id] = self._sizes.get(link.peer_id, 0) + branch.size
 
     def take_forget(self, link: Link, payload: bytes) -> None:
-        """A neighbour does not use some trees any more."""
+        """Forget trees that a neighbour does not use any more."""
         known = self._above.get(link.peer_id, {})
         for above in parse_forget(payload):
             branch = known.get(above)
@@ -114,11 +114,11 @@ class Trees(Published):
                 self._drain(branch)
 
     def take(self, link: Link, body: bytes, now: float) -> Message | list[Message] | None:
-        """One message came, or several: pass them on. Returns them if they are for us.
+        """Pass on one message that came, or several. Return them if they are for us.
 
         Raises:
             ProtocolError: It is on no tree that this neighbour told us of.
-            Elsewhere: Its origin is not behind the neighbour; nothing is changed.
+            LossesElsewhere: Its origin is not behind the neighbour; nothing is changed.
         """
         origin, number, above, kind, flags, length, place = unpack_head(body)
         branch = self._above.get(link.peer_id, _NONE).get(above)
@@ -176,12 +176,12 @@ class Trees(Published):
         return Message(topic, payload, kind & 0xF, link.peer_id, NOBODY, 0, origin, number, published, place)
 
     def branch(self, link: Link, body: bytes) -> Branch | None:
-        """Along which tree a body came over a link; None if that was on a detour, whose beginning waits for nobody."""
+        """Return the tree along which a body came; None if that was on a detour, whose beginning waits for nobody."""
         _, _, above, kind, _, _, _ = unpack_head(body)
         return None if kind == DETOUR else self._above.get(link.peer_id, _NONE).get(above)
 
     def _check(self, link: Link, branch: Branch | None, origin: bytes, now: float) -> Branch:
-        """The network is another one than when something came along a tree last, or nothing ever did."""
+        """Check a tree along which nothing has come since the network changed, or ever."""
         if branch is None or branch.origin != origin:
             raise ProtocolError("a message on a tree that is not known")
         self._check_origin(link, origin, now)
@@ -199,7 +199,7 @@ class Trees(Published):
     def _pass_on(
         self, branch: Branch, body: bytes, found: list[bytes] | None, number: int, kind: int, now: float
     ) -> None:
-        """Pass a body down a tree, or in place of it those that were ``found`` to go on."""
+        """Pass a body down a tree, or in its place those that were ``found`` to go on."""
         if not self.forwards:  # its origin does not know yet
             for child in branch.children.values():
                 self._lose(child, inner(body), child.receivers, LossReason.NO_WAY)
@@ -239,7 +239,7 @@ class Trees(Published):
         return self._put_batch(link, frame)
 
     def take_hold(self, link: Link, payload: bytes, now: float) -> None:
-        """A neighbour holds trees, or lets them go."""
+        """Note trees that a neighbour holds, or lets go."""
         for label, idle_ms in parse_entries(payload):
             branch = self._labels.get(label)
             child = None if branch is None else branch.children.get(link.peer_id)
@@ -254,7 +254,7 @@ class Trees(Published):
         self._tell_above(entries, pack_holds)
 
     def take_confirm(self, link: Link, payload: bytes, now: float) -> None:
-        """A neighbour confirms what was sent to it."""
+        """Note messages that a neighbour confirms."""
         for label, number in parse_entries(payload):
             branch = self._labels.get(label)
             child = None if branch is None else branch.children.get(link.peer_id)
@@ -277,7 +277,7 @@ class Trees(Published):
         return done
 
     def confirm(self) -> None:
-        """Tell those above us what has arrived at all below, and those below which trees are not used any more."""
+        """Tell neighbours above us what has arrived below, and those below which trees are not used any more."""
         self.confirm_at = inf
         self._came = 0
         entries: dict[bytes, list[tuple[int, int]]] = {}
@@ -307,7 +307,7 @@ class Trees(Published):
                     self._put_control(link, pack(self._own, found[at : at + ENTRIES_MAX]))
 
     def link_down(self, link: Link, waiting: Iterable[bytes], had: bool) -> int:
-        """A link ended, and the topology knows: send what is kept for it another way.
+        """Send messages kept for a link that ended another way; the topology knows of it.
 
         Args:
             waiting: The frames that were never sent.

@@ -1,4 +1,4 @@
-"""Whom an endpoint dials, and when again."""
+"""The addresses that an endpoint dials, and the times of further attempts."""
 
 from __future__ import annotations
 
@@ -73,18 +73,17 @@ class PeerDialling:
         return self._dial(target)
 
     def of_peer(self, peer_id: bytes) -> list[Target]:
-        """The targets that are peered with an endpoint."""
         return [each for each in self.targets.values() if each.peer_id == peer_id]
 
     def answered(self, dial: int) -> Target | None:
-        """A dial has come to an end; None if nobody wants it any more."""
+        """Return the target of a dial that has come to an end; None if nobody wants it any more."""
         target = self._dials.pop(dial, None)
         if target is not None:
             target.dial = None
         return target
 
     def stand(self, target: Target, peer_id: bytes, conn: int | None) -> list[Effect]:
-        """The peering stands, over the connection ``conn`` or over another one."""
+        """Note that the peering stands, over the connection ``conn`` or over another one."""
         target.conn = conn
         target.peer_id = peer_id
         target.stale_s = _STALE_S
@@ -93,7 +92,7 @@ class PeerDialling:
         return [Resolve(ticket, peer_id) for ticket in tickets]
 
     def failed(self, target: Target, error: PeeringError, final: bool, stale: bool, now: float) -> list[Effect]:
-        """An attempt failed; ``final`` if another one would fail too.
+        """Note that an attempt failed; ``final`` if another one would fail too.
 
         ``stale`` if only because the peer has not noticed yet that a former connection is gone: it will soon.
         """
@@ -111,7 +110,7 @@ class PeerDialling:
         )
 
         def told() -> PeeringError:
-            """Raising an error changes it: each caller gets a copy."""
+            """Return a copy: raising an error changes it, so each caller gets its own."""
             made = type(error)(text, error.address, error.peer_id).coded(error.code)
             made.last = True
             return made
@@ -119,7 +118,7 @@ class PeerDialling:
         return [Report(told()), *(Resolve(each, told()) for each in target.tickets)]
 
     def _pause_s(self, target: Target) -> float:
-        """How long to wait after as many failures."""
+        """Return how long to wait after as many failures."""
         retry = target.retry
         if retry.pause_max_s <= retry.pause_s:
             return retry.pause_s
@@ -128,7 +127,7 @@ class PeerDialling:
         return pause_s * (1 - lot / 2)
 
     def lost(self, target: Target, stood_s: float, now: float) -> list[Effect]:
-        """The peering ended after ``stood_s`` seconds, not because we wanted it: dial again, if that is wanted."""
+        """Dial again, if that is wanted, after a peering that ended unwanted after ``stood_s`` seconds."""
         target.conn = None
         target.peer_id = None
         if target.retry.pause_s <= 0:
@@ -140,7 +139,7 @@ class PeerDialling:
         return self._dial(target)
 
     def remove(self, target: Target, outcome: ChappeError) -> list[Effect]:
-        """Dial it no more; whoever waits for it gets ``outcome``."""
+        """Dial it no more; callers that wait for it get ``outcome``."""
         self._forget(target)
         if target.dial is not None:
             self._dials.pop(target.dial, None)
@@ -148,7 +147,7 @@ class PeerDialling:
         return [Resolve(each, outcome) for each in tickets]
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Dial whom it is time for."""
+        """Dial targets that are due."""
         return [action for each in self.retries.due(now) for action in self._dial(self.targets[each])]
 
     def _forget(self, target: Target) -> None:

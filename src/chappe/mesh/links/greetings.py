@@ -36,7 +36,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Code(IntEnum):
-    """Why a connection is given up, by the numbers of Broker's error codes."""
+    """The reason why a connection is given up, by the numbers of Broker's error codes."""
 
     PEER_INCOMPATIBLE = ErrorCode.PEER_INCOMPATIBLE
     PEER_INVALID = ErrorCode.PEER_INVALID
@@ -51,7 +51,7 @@ class Code(IntEnum):
 
 
 class Fault(ProtocolError):
-    """A frame of the handshake that is wrong; ``code`` is what its sender is told."""
+    """A frame of the handshake that is wrong; its sender is told ``code``."""
 
     code: Code
 
@@ -82,7 +82,7 @@ class VersionSelect:
 
 @dataclass(frozen=True, slots=True)
 class DropConn:
-    """Why the sender closes. ``code`` is any of Broker's error codes."""
+    """The reason why the sender closes. ``code`` is any of Broker's error codes."""
 
     sender: bytes
     code: int

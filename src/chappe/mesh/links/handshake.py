@@ -71,7 +71,7 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True)
 class Established:
-    """The connection stands; what comes next are messages. ``peer_filter`` is minimal."""
+    """The connection stands; messages follow. ``peer_filter`` is minimal."""
 
     peer_id: bytes
     peer_filter: Filter
@@ -94,7 +94,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Redundant:
-    """Close after what was to be sent: another connection has the peer, so who dialled has what he wanted."""
+    """Close after sending what is due: another connection has the peer, so the side that dialled has what it wanted."""
 
     peer_id: bytes
 
@@ -150,11 +150,11 @@ class PeerHandshake:
         self._version = VERSIONS[0]  # that was selected
 
     def start(self) -> list[Step]:
-        """The connection is open (and its TLS stands)."""
+        """Begin, as the connection is open (and its TLS stands)."""
         return [_send(self._hello() if self.dialled else Probe())]
 
     def take(self, body: bytes) -> list[Step]:
-        """A frame came. After the end nothing happens: what follows ESTABLISHED is not for the handshake."""
+        """Take a frame. After the end nothing happens: frames behind ESTABLISHED are not for the handshake."""
         if self.state in _FINAL:
             return []
         if not 0 < len(body) <= HANDSHAKE_FRAME_BYTES_MAX:
@@ -174,13 +174,13 @@ class PeerHandshake:
         return handle(self, greeting)
 
     def wake(self) -> list[Step]:
-        """The connection that this one waited for was settled, or failed."""
+        """Go on, as the connection that this one waited for was settled, or failed."""
         if self.state is not HandshakeState.PAUSED:
             return []
         return self._originate()
 
     def end(self, reason: str) -> list[Step]:
-        """The connection is gone, or the driver refused what came, for instance a frame that is too large."""
+        """End, as the connection is gone, or the driver refused its input, for instance a frame that is too large."""
         if self.state in _FINAL:
             return []
         return self._end(Failed(Code.DISCONNECTED, reason))
@@ -192,7 +192,6 @@ class PeerHandshake:
         return self._end(Failed(Code.TIMED_OUT, f"the handshake was not done within {HANDSHAKE_TIMEOUT_S:g} s"))
 
     def due(self) -> float:
-        """When ``handle_timeout`` wants to be called; infinity after the end."""
         return inf if self.state in _FINAL else self._deadline
 
     # -- greeting ---------------------------------------------------------------------------------
@@ -243,7 +242,7 @@ class PeerHandshake:
         return self._end(Failed(drop.code, f"the peer refused the connection: {drop.reason}", told=told))
 
     def _check_sender(self, sender: bytes) -> list[Step]:
-        """Refuse ids that cannot be; else remember who is there."""
+        """Refuse ids that cannot be; else remember the sender."""
         if sender == self._own:
             return self._refuse(Code.PEER_INVALID, "an endpoint cannot peer with itself")
         if sender == NOBODY or (self.peer_id is not None and sender != self.peer_id):

@@ -46,7 +46,7 @@ class Heartbeats:
         self.at = min(self.at, now + self._heartbeat_s)
 
     def pause(self, on: bool, links: Iterable[Link], now: float) -> None:
-        """Nothing is read from any link, or it is read again."""
+        """Note that nothing is read from any link, or that it is read again."""
         self._paused = on
         self._congestion.pause(on, now)
         if on:
@@ -56,20 +56,20 @@ class Heartbeats:
                 link.heard_at = now
 
     def drained(self, count: int, now: float) -> None:
-        """A subscriber that has no room yet has taken so many messages."""
+        """Note that a subscriber that has no room yet has taken so many messages."""
         self._congestion.drained(count, now)
         self.at = min(self.at, now + CLAIM_S)
 
     def due(self) -> float:
-        """When ``beat`` has something to do: often while pings of some peer, whose heartbeat may be short, wait."""
+        """Return when ``beat`` is due: often while pings of some peer, whose heartbeat may be short, wait."""
         return min(self.at, self._beat_at + CLAIM_S) if self._congestion.waits else self.at
 
     def claims(self, now: float) -> None:
-        """There is news for those who wait for us."""
+        """Note news for the peers that wait for us."""
         self.at = min(self.at, now)
 
     def beat(self, links: Iterable[Link], now: float) -> tuple[list[Effect], list[Link]]:
-        """Ping whom it is time for; returns what to write, and the links that were silent for too long."""
+        """Ping links that are due; return what to write, and the links that were silent for too long."""
         actions: list[Effect] = []
         silent: list[Link] = []
         claim = self._congestion.claim(now)
@@ -92,7 +92,7 @@ class Heartbeats:
         return actions, silent
 
     def take(self, link: Link, bytes_max: int) -> list[bytes]:
-        """Remove and return what is to be written next, with a ping after every ``PROBE_BYTES``."""
+        """Remove and return the next frames to write, with a ping after every ``PROBE_BYTES``."""
         outbox = link.outbox
         size = outbox.bytes + outbox.control_bytes
         if size <= bytes_max and size < PROBE_BYTES - link.unprobed and link.established_at is not None:
@@ -118,7 +118,7 @@ class Heartbeats:
         return token + TIME.pack(micros(now))
 
     def answered(self, link: Link, token: bytes, now: float) -> None:
-        """The answer to one of these pings came."""
+        """Note the answer to one of these pings."""
         if link.probes:
             link.confirmed, asked_at = link.probes.popleft()
             link.progress_at = now

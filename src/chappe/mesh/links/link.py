@@ -51,7 +51,7 @@ class NeighbourClock:
         self._at = 0.0  # when that was known
 
     def read(self, shown_us: int, now: float, asked_at: float = -inf) -> None:
-        """It showed this, before now and after it was asked."""
+        """Note that it showed this, before now and after it was asked."""
         ahead_us = shown_us - micros(now)
         known = self._least(now)
         stood_still = asked_at > -inf and known is not None and shown_us - micros(asked_at) < known - _ROUNDING_US
@@ -113,7 +113,7 @@ class EndpointOptions:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """A direct peer, or what is being dialled; then ``peer_id`` is None. Counters only rise while a link lasts."""
+    """A direct peer, or an address being dialled, without ``peer_id``. Counters only rise while a link lasts."""
 
     peer_id: bytes | None
     address: Address
@@ -128,7 +128,6 @@ class PeerInfo:
 
     @property
     def id(self) -> str | None:
-        """The id as people read it."""
         return None if self.peer_id is None else str(UUID(bytes=self.peer_id))
 
 
@@ -172,7 +171,6 @@ class Link:
         self.kept_bytes = 0  # of messages that were put for it and not confirmed by it and all behind it
 
     def info(self) -> PeerInfo:
-        """How an application sees it."""
         outbox = self.outbox
         return PeerInfo(
             self.peer_id,

@@ -55,7 +55,7 @@ class Peerings:
     # -- connections ------------------------------------------------------------------------------
 
     def handle_link(self, conn: int, address: Address, now: float) -> list[Effect]:
-        """A connection stands, that came in (0 or more) or was dialled (below 0); its TLS does, or will."""
+        """Note a connection that came in (0 or more) or was dialled (below 0); its TLS stands, or will."""
         if conn >= 0:
             if self._closed:
                 return [Close(conn, "the endpoint is being closed")]
@@ -67,7 +67,7 @@ class Peerings:
         return self._open(conn, target.address, target, now)
 
     def secured(self, conn: int, key: bytes, named: Collection[bytes], identity: str = "") -> None:
-        """The TLS of a connection stands, and nothing that came over it was handed in yet.
+        """Note that the TLS of a connection stands; nothing that came over it was handed in yet.
 
         Args:
             key: 16 bytes that tell the key of the peer's certificate from others.
@@ -79,7 +79,7 @@ class Peerings:
             link.key, link.named, link.identity = key, named, identity
 
     def set_rules(self, rules: MeshRules | None, now: float) -> list[Effect]:
-        """Other permissions are in force, or somebody has expired: cut the links of who may not take part any more."""
+        """Take other permissions, or an expiry: cut the links of peers that may not take part any more."""
         self.router.judge.rules = rules
         self._refused.clear()
         actions: list[Effect] = []
@@ -92,12 +92,12 @@ class Peerings:
         return actions + self._resolve_awaited() + self._say_goodbyes()
 
     def _forbidden(self, link: Link, stated: bytes = NOBODY) -> str:
-        """Why a peer may not take part; empty if it may."""
+        """Return why a peer may not take part; empty if it may."""
         rules = self.router.rules
         return "" if rules is None else rules.refusal(link.identity, link.named, stated)
 
     def _refusal(self, conn: int, peer_id: bytes) -> tuple[Code, str] | None:
-        """Why a peer is not taken, or not with the id that it states; whom its certificate names may have that."""
+        """Return why a peer is not taken, or not with the id that it states; its certificate's ids are not refused."""
         link = self.links[conn]
         why = self._forbidden(link, peer_id)
         if why:
@@ -181,7 +181,7 @@ class Peerings:
         return actions
 
     def _forget(self, link: Link, reason: str, now: float, broken: bool) -> list[Effect]:
-        """The connection is of no further use; ``broken`` if the driver said so."""
+        """Forget a connection that is of no further use; ``broken`` if the driver said so."""
         link.ended = True
         self.links.pop(link.conn, None)
         self._deadlines.clear(("greet", link.conn))
@@ -195,7 +195,7 @@ class Peerings:
         return [Close(link.conn, reason)]
 
     def _redundant(self, target: Target, peer_id: bytes, now: float) -> list[Effect]:
-        """Another connection has the peer, or will have it in a moment: then that is what was dialled."""
+        """Give up a dialled connection: another one has the peer, or will have it in a moment."""
         conn = self._table.connection(peer_id)
         link = None if conn is None else self.links.get(conn)
         if link is None:
@@ -226,7 +226,7 @@ class Peerings:
         return actions
 
     def handle_gone(self, conn: int, reason: str, now: float) -> list[Effect]:
-        """A connection is gone, since the peer closed it, it broke, or the driver refused what came; or a dial failed.
+        """Note that a connection is gone: the peer closed it, it broke, its input was refused, or a dial failed.
 
         Args:
             reason: A part of a sentence.
@@ -316,7 +316,7 @@ class Peerings:
         return [*actions, Resolve(ticket, True)]
 
     def _linked(self, address: Address) -> Link | None:
-        """The link that was dialled at an address, stands for it, or was accepted from it."""
+        """Return the link that was dialled at an address, stands for it, or was accepted from it."""
         target = self._dialling.targets.get(address)
         wanted = None if target is None else target.peer_id
         for link in self.links.values():
@@ -325,7 +325,7 @@ class Peerings:
         return None
 
     def _leave(self, link: Link, now: float) -> list[Effect]:
-        """Say goodbye, once what was published before need not wait any longer to keep its order."""
+        """Say goodbye, once earlier publications need not wait any longer to keep their order."""
         if link.bye is not None or link.conn in self._leaving:
             return []
         self._leaving[link.conn] = now
@@ -343,7 +343,7 @@ class Peerings:
         return self.router.send_all(now)
 
     def _say_goodbyes(self) -> list[Effect]:
-        """To all peers that are left, if nothing waits any more that is to go before."""
+        """Say goodbye to all peers that are left, if nothing waits any more that is to go before."""
         if not self._leaving or self.router.trees.order.waits:
             return []
         links = [(self.links[conn], asked_at) for conn, asked_at in self._leaving.items()]
@@ -358,9 +358,9 @@ class Peerings:
         return [*confirmed, *[link.flush for link, _ in links]]
 
     def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Effect]:
-        """Resolves to True once ``peer_id`` can be reached, over whatever way, and what it wants is known.
+        """Resolve to True once ``peer_id`` can be reached, over whatever way, and its filter is known.
 
-        To False after ``timeout_s`` or at the end.
+        Resolves to False after ``timeout_s`` or at the end.
         """
         if self._is_there(peer_id):
             return [Resolve(ticket, True)]
@@ -372,7 +372,7 @@ class Peerings:
         return []
 
     def _resolve_awaited(self) -> list[Effect]:
-        """Tell those who wait for an endpoint that is there now."""
+        """Resolve calls that wait for an endpoint that is there now."""
         if not self._awaited:
             return []
         found = [ticket for ticket, peer_id in self._awaited.items() if self._is_there(peer_id)]
@@ -385,7 +385,7 @@ class Peerings:
         return self._table.status(peer_id) is PeerStatus.PEERED or self.router.topology.reaches(peer_id)
 
     def ping(self, peer_id: bytes, ticket: int, now: float) -> list[Effect]:
-        """Resolves to True once the direct peer has answered a ping, or to PeerInvalid or PeerUnavailable."""
+        """Resolve to True once the direct peer has answered a ping, or to PeerInvalid or PeerUnavailable."""
         for link in self.links.values():
             if link.established_at is not None and link.peer_id == peer_id:
                 asked = ping_token(ASKED, ticket)
@@ -396,7 +396,7 @@ class Peerings:
         return [Resolve(ticket, PeerInvalid(f"{UUID(bytes=peer_id)} is not a direct peer", None, peer_id))]
 
     def peers(self) -> list[PeerInfo]:
-        """The direct peers, then what is being dialled."""
+        """Return the direct peers, then the addresses that are being dialled."""
         found = [link.info() for link in self.links.values() if link.established_at is not None]
         for target in list(self._dialling.targets.values()):
             if target.conn is None and target.peer_id is None:
@@ -466,7 +466,7 @@ class Peerings:
         return frames
 
     def _closed_at_last(self, conn: int) -> None:
-        """A connection that was to be emptied is gone."""
+        """Note that a connection that was to be emptied is gone."""
         if conn in self._closing:
             self._deadlines.clear(("empty", conn))
             self.router.give_up(self._closing.pop(conn))
@@ -495,7 +495,6 @@ class Peerings:
         return actions + self._resolve_awaited() + self._say_goodbyes()
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` wants to be called; infinity for never."""
         if self.router.outboxes.overflowed:
             return -inf
         retry_at, router_at = self._dialling.retries.next, self.router.next_timeout()

@@ -20,7 +20,7 @@ _SETTLING: Final = "only a connection that claimed the peer can settle"
 
 
 class PeerStatus(IntEnum):
-    """How far a peering is, by Broker's numbers."""
+    """The progress of a peering, by Broker's numbers."""
 
     CONNECTING = 1
     CONNECTED = 2
@@ -55,7 +55,7 @@ class _PeerEntry:
 
 
 class PeerTable:
-    """Which connection has which peer. ``conn`` are the numbers of connections, unique among the living."""
+    """The connection of each peer. ``conn`` are the numbers of connections, unique among the living."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, _PeerEntry] = {}
@@ -77,7 +77,7 @@ class PeerTable:
         return PeerClaim.PAUSE
 
     def settle(self, conn: int, peer_id: bytes) -> tuple[int, ...]:
-        """The handshake of ``conn`` succeeded. Returns the paused connections, to be woken in order."""
+        """Note that the handshake of ``conn`` succeeded. Return the paused connections, to be woken in order."""
         entry = self._entries[peer_id]
         assert entry.conn == conn, _SETTLING
         assert entry.status is PeerStatus.CONNECTING, _SETTLING
@@ -86,13 +86,13 @@ class PeerTable:
         return paused
 
     def peered(self, peer_id: bytes) -> None:
-        """The connected peer takes part in routing now."""
+        """Note that the connected peer takes part in routing now."""
         entry = self._entries[peer_id]
         assert entry.status is PeerStatus.CONNECTED, "a peering follows a handshake"
         entry.status = PeerStatus.PEERED
 
     def release(self, conn: int, peer_id: bytes) -> tuple[int, ...]:
-        """``conn`` is gone, in whatever state; without a claim nothing happens.
+        """Note that ``conn`` is gone, in whatever state; without a claim nothing happens.
 
         Returns the paused connections, to be woken in order: the first gets the peer.
         """
@@ -107,12 +107,12 @@ class PeerTable:
         return tuple(entry.paused)
 
     def status(self, peer_id: bytes) -> PeerStatus:
-        """How far the peering with ``peer_id`` is; UNKNOWN for somebody never met."""
+        """Return the progress of the peering with ``peer_id``; UNKNOWN for an id never met."""
         entry = self._entries.get(peer_id)
         return PeerStatus.UNKNOWN if entry is None else entry.status
 
     def connection(self, peer_id: bytes) -> int | None:
-        """The connection that has the peer, from its claim on."""
+        """Return the connection that has the peer, from its claim on."""
         entry = self._entries.get(peer_id)
         return None if entry is None else entry.conn
 
