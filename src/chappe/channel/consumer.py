@@ -109,7 +109,6 @@ class ChannelConsumer(Generic[P]):
         return self.next != 0 and self.next == self._end and not self.closed
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         found: list[str] = []
         if not self.initialized:
             return found

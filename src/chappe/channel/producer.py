@@ -36,8 +36,6 @@ from chappe.errors import BufferFull, ErrorCode
 
 
 class _Path:
-    """One consumer, as the producer knows it."""
-
     __slots__ = ("acked", "confirmed", "heard_at", "next")
 
     def __init__(self, acked: int, next_: int, now: float) -> None:
@@ -121,7 +119,6 @@ class ChannelProducer(Generic[H, P]):
         return len(self._buffer) < self._events_max and self._bytes + payload_bytes <= self._bytes_max
 
     def invariants(self) -> list[str]:
-        """Return each violated invariant as a sentence."""
         found: list[str] = []
         kept = [event.seq for event in self._buffer]
         if kept != list(range(self.floor + 1, self.seq + 1)):
@@ -206,7 +203,6 @@ class ChannelProducer(Generic[H, P]):
         self.seq += count
 
     def hurry(self, now: float) -> None:
-        """Have the next heartbeat now."""
         self._heartbeat_at = now
         self._same = 0
 

@@ -94,8 +94,6 @@ _FORM: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The announcement of one gateway in one domain."""
-
     here: str
     there: str
     path: tuple[bytes, ...] = ()

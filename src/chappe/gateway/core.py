@@ -94,8 +94,6 @@ class SideStatus:
 
 
 class _Side:
-    """One side as it was seen last."""
-
     def __init__(self, options: SideOptions) -> None:
         self.options = options
         self.endpoints = 0
@@ -145,7 +143,6 @@ class _Side:
             self.wanted = minimal([topic for topic in self._topics if not topic.startswith(RESERVED)])
 
     def _want_less(self, wanted: Filter) -> None:
-        """An endpoint does not want this any more."""
         for topic in wanted:
             self._topics[topic] -= 1
             if not self._topics[topic]:
@@ -205,7 +202,6 @@ class GatewayCore:
         return self._tell(now)
 
     def handle_subscription(self, side: int, filters: Mapping[bytes, Filter], now: float) -> list[Effect]:
-        """Take the new ``EndpointCore.filters`` of a side."""
         seen, other = self._sides[side], self._sides[1 - side]
         seen.sees_other = other.options.own in filters
         seen.look(filters, other.options.own, self._limits.gateways_max)
@@ -258,7 +254,6 @@ class GatewayCore:
         return actions + self._update(now)
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` wants to be called; infinity for never."""
         due = min(self._report_at, self._look_at)
         if not self._name:
             due = min(due, self._ready_at)

@@ -24,8 +24,6 @@ _MASK: Final = (1 << WINDOW) - 1
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A message with its mark."""
-
     first: bytes
     number: int
     passed: int

@@ -164,7 +164,6 @@ class KvClone(KvRole):
         return self._following.age_s(now)
 
     def unreadable(self) -> StaleData | None:
-        """Return the reason why it may not be read."""
         return None if self._following.unreadable is None else self._following.stale()
 
     def idle(self) -> bool:
@@ -181,7 +180,6 @@ class KvClone(KvRole):
         return actions
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
-        """Ask the master, once there is one."""
         self.check_master()
         actions: list[Effect] = []
         self._following.past.add(ticket, to_value(key), now + timeout_s)

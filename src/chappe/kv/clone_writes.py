@@ -123,14 +123,12 @@ class PendingWrites:
         return [action for seq in found for action in self._resolve(self._writes.pop(seq), cmd.DONE)]
 
     def answered(self, request: int, inserted: bool) -> list[Effect]:
-        """Note an original's answer to a put_unique."""
         for seq, write in self._writes.items():
             if write.request == request:
                 return self._resolve(self._writes.pop(seq), cmd.DONE if inserted else cmd.NOT_INSERTED)
         return []
 
     def fail(self, up_to: int, kind: type[StoreError], reason: str) -> list[Effect]:
-        """Give up writes up to a number."""
         found = [seq for seq in self._writes if seq <= up_to]
         actions: list[Effect] = []
         for seq in found:
@@ -173,7 +171,6 @@ class Uplink:
         actions.append(Send(None, cmd.encode_message(0, self._entity, receiver, body), self._topic))
 
     def send(self, command: cmd.Command, master: Entity, actions: list[Effect]) -> None:
-        """Send a command to a master."""
         payload = cmd.encode_message(0, self._entity, master, cmd.encode_command(command))
         # The original broadcasts what it says as a writer, and answers as a reader to its master alone.
         alone = master.is_chappe or isinstance(command, cmd.CumulativeAck | cmd.MissingEvents)
@@ -224,7 +221,6 @@ class CloneWrites:
         return self.channel.room(0) and len(self.pending) < self._unconfirmed_max
 
     def idle(self) -> bool:
-        """Return True if all are confirmed and shown."""
         return not self.pending and self.channel.floor == self.channel.seq
 
     def greeting(self) -> cmd.AttachWriter:
@@ -303,7 +299,6 @@ class CloneWrites:
     # -- what the master says, and time -----------------------------------------------------------------------------
 
     def take_state(self, master: Entity, command: cmd.WriterState, now: float, actions: list[Effect]) -> None:
-        """Take a master of chappe's progress, and the failures."""
         if produced := self.channel.take_ack(master, command.applied, now):
             self._apply(produced, actions)
         self.pending.confirm(WriteState(command.applied, command.output, dict(command.outcomes)))
@@ -317,7 +312,6 @@ class CloneWrites:
         self._apply(self.channel.take_nack(master, seqs, now, confirms=not master.is_chappe), actions)
 
     def take_answer(self, answer: cmd.PutUniqueResult, actions: list[Effect]) -> None:
-        """Take an original's outcome of a put_unique."""
         actions += self.pending.answered(answer.request, answer.inserted)
 
     def settle(self, master: Entity, next_event: int, actions: list[Effect]) -> None:

@@ -238,7 +238,6 @@ class Engine:
         return change
 
     def erase(self, key: Value, kind: Literal["erase", "expire"] = "erase") -> Change | None:
-        """Remove a key; None if there is none."""
         entry = self.entries.pop(key if type(key) is str else sort_key(key), None)
         if entry is None:
             return None

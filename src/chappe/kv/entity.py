@@ -34,7 +34,6 @@ def master_topic(name: bytes) -> bytes:
 
 
 def clone_topic(name: bytes) -> bytes:
-    """Return the topic of a store's clones."""
     return name + CLONE_SUFFIX
 
 

@@ -129,7 +129,6 @@ class Writers:
         return tuple(found)
 
     def apply(self, entity: Entity, seq: int) -> None:
-        """Note that its write ``seq`` may be confirmed."""
         writer = self.known.get(entity)
         if writer is not None:
             writer.applied = max(writer.applied, seq)
@@ -279,14 +278,12 @@ class Followers:
             self.held_until = now + STORE_TOLD_LATER_S
 
     def send(self, clone: Entity, command: cmd.Command, actions: list[Effect]) -> None:
-        """Send a command to one of them."""
         if self._held:
             self.let_go(actions)
         payload = cmd.encode_message(0, self._entity, clone, cmd.encode_command(command))
         actions.append(Send(clone.endpoint, payload, self._topic))
 
     def drop(self, clone: Entity, reason: str, now: float, actions: list[Effect]) -> None:
-        """Forget one, if it is known."""
         self._apply(self.output.drop(clone, reason), now, actions)
 
     def hurry(self, now: float) -> None:
@@ -297,7 +294,6 @@ class Followers:
     # -- what clones say, and time ----------------------------------------------------------------------------------
 
     def take_ack(self, clone: Entity, seq: int, now: float, actions: list[Effect]) -> None:
-        """Note that one has everything up to ``seq``."""
         self._apply(self.output.take_ack(clone, seq, now), now, actions)
 
     def take_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Effect]) -> None:

@@ -449,7 +449,6 @@ class Following:
         return follows and isinstance(command, cmd.WriterState | cmd.CumulativeAck | cmd.MissingEvents)
 
     def _complete(self, receiving: Receiving, now: float, actions: list[Effect]) -> None:
-        """Take over the complete snapshot, and apply later changes."""
         master = receiving.master
         again = master == self.master
         self._input = receiving.input

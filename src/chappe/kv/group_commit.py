@@ -66,8 +66,6 @@ RowOf: TypeAlias = Callable[[Entity], WriterRow | None]
 
 
 class Committing(Generic[T]):
-    """Operations that wait for the backend."""
-
     def __init__(self, limits: KvLimits) -> None:
         self._limits = limits
         self._waiting: deque[tuple[T, tuple[Row, ...], int]] = deque()
@@ -94,7 +92,6 @@ class Committing(Generic[T]):
 
     @property
     def under_way(self) -> Sequence[T]:
-        """The operations in the commit that has begun."""
         return self._under_way
 
     @property
@@ -113,7 +110,6 @@ class Committing(Generic[T]):
         return [change for done in dones for change in done.changes]
 
     def add(self, done: T) -> None:
-        """Note an operation that was done in memory."""
         rows, size = self._rows(done)
         self._waiting.append((done, rows, size))
         self._added += 1
@@ -124,7 +120,6 @@ class Committing(Generic[T]):
         self._forgotten.append(ForgetWriter(entity))
 
     def remember(self, entities: Set[Entity]) -> None:
-        """Keep the outcomes of these clones' writes."""
         self._forgotten = [each for each in self._forgotten if each.entity not in entities]
 
     def start(self, row_of: RowOf) -> Commit | None:

@@ -220,7 +220,6 @@ class KeyHistory:
             self._forget(next(iter(self._order.values())).key)
 
     def _forget(self, key: bytes) -> None:
-        """Forget the oldest change of a key."""
         serials = self._of[key]
         row = self._order.pop(serials.popleft())
         self._bytes -= _size(row)
@@ -253,7 +252,6 @@ def _size(row: HistoryRow) -> int:
 
 
 def no_history(name: str) -> str:
-    """Return why there is no history."""
     return f"the master of store {name!r} keeps no history of keys: attach it with history=N"
 
 

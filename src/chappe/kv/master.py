@@ -158,7 +158,6 @@ class KvMaster(KvRole):
         return self._ordering.commits.settled >= count
 
     def kept(self) -> DurableContents:
-        """Return a view of the durable contents."""
         return DurableContents(self.engine, self._ordering.commits.changes())
 
     def idle(self) -> bool:
@@ -183,7 +182,6 @@ class KvMaster(KvRole):
         return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
     def do(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
-        """Do a write of this master's own."""
         return self._ordering.do(command, ticket, now)
 
     @property
@@ -211,7 +209,6 @@ class KvMaster(KvRole):
         return self._ordering.frozen()
 
     def writer_rows(self) -> tuple[WriterRow, ...]:
-        """Return the durable state of clones that write."""
         return self._writers.rows()
 
     def drop_waiting(self) -> list[Effect]:
@@ -232,7 +229,6 @@ class KvMaster(KvRole):
         return [] if row is None else [row]
 
     def start(self, now: float) -> list[Effect]:
-        """Remove entries that expired while the store was closed."""
         actions: list[Effect] = []
         self._taking.forget(now)
         self._ordering.expire(now, actions)
@@ -339,7 +335,6 @@ class KvMaster(KvRole):
             actions.append(Report(CommandRefused(self.name, f"{sender} sent a master's {type(command).__name__}")))
 
     def _flush(self, actions: list[Effect]) -> None:
-        """Make operations durable; tell and confirm those that are."""
         self._ordering.start_commit(actions)
         self._followers.let_go(actions)
         self._taking.confirm(actions)

@@ -61,7 +61,6 @@ class PastQuestions:
         self._asking[ticket] = _PastQuestion(ticket, key, until)
 
     def ask(self, master: Entity, now: float, actions: list[Effect]) -> None:
-        """Send unanswered questions, once more if they were sent."""
         for each in list(self._asking.values()):
             if not master.is_chappe:
                 self._end(each, InvalidOperation(of_an_original(self._name)), actions)
@@ -99,7 +98,6 @@ class PastQuestions:
             each.found.clear()
 
     def tick(self, now: float, actions: list[Effect]) -> None:
-        """Give up questions that were not answered in time."""
         for each in [each for each in self._asking.values() if now >= each.until]:
             self._end(each, TimedOut(f"the master of store {self._name!r} did not tell the history in time"), actions)
 
@@ -153,7 +151,6 @@ class Questions:
             self._uplink.send(cmd.MissingEvents((shown,)), master, actions)
 
     def take_position(self, number: int) -> None:
-        """Take the answer of a master of chappe."""
         if number == self._asked:
             self.answered = number
 

@@ -65,11 +65,9 @@ class Receiving:
 
     @property
     def whole(self) -> bool:
-        """True if all entries have come."""
         return self.taken == self.offer.entries
 
     def begin(self, now: float, actions: list[Effect]) -> None:
-        """Begin the channel behind the snapshot."""
         begun = self.input.take_handshake(self.offer.offset, self.offer.ticks * CHANNEL_TICK_S, now)
         self._gather(begun, actions)
 

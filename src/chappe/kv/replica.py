@@ -85,7 +85,6 @@ class Author:
         return actions
 
     def hear(self, message: cmd.Message, now: float) -> list[Effect]:
-        """Take a message for this author."""
         actions: list[Effect] = []
         master, command = message.sender, message.command
         if master == self.master and message.receiver == self._entity:
@@ -121,7 +120,6 @@ class Voters:
         self._asks: dict[Entity, tuple[float, bytes]] = {}  # who asked, and when, and what to answer to
 
     def note(self, message: cmd.Message, payload: bytes, now: float) -> None:
-        """Note a question of a clone while nobody serves."""
         known = self._asks.get(message.sender)
         if known is None and len(self._asks) >= STORE_ASKS_MAX:
             return
@@ -136,7 +134,6 @@ class Voters:
         self._asks = {who: ask for who, ask in self._asks.items() if now < ask[0] + STAR_ORIGINAL_SILENT_S}
 
     def take(self) -> list[bytes]:
-        """Return the questions, now that a master serves."""
         asks, self._asks = self._asks, {}
         return [payload for _, payload in asks.values()]
 
@@ -180,13 +177,11 @@ class StoreReplica(KvRole):
 
     @property
     @abstractmethod
-    def master(self) -> KvMaster | None:
-        """The master, while it is here."""
+    def master(self) -> KvMaster | None: ...
 
     @property
     @abstractmethod
-    def _serving(self) -> bool:
-        """True if the master here takes operations."""
+    def _serving(self) -> bool: ...
 
     @property
     @abstractmethod
@@ -217,7 +212,6 @@ class StoreReplica(KvRole):
         return self._unreadable is None
 
     def unreadable(self) -> StaleData | None:
-        """Return the reason why it may not be read."""
         reason = self._unreadable
         return None if reason is None else StaleData(f"store {self.name!r} cannot be read: {reason}")
 
@@ -230,7 +224,6 @@ class StoreReplica(KvRole):
 
     @property
     def settled(self) -> bool:
-        """True if no write made here waits."""
         if self.master is not None and not self.master.settled:
             return False
         return self._own.master is None or not self._own.waits
@@ -330,11 +323,9 @@ class StoreReplica(KvRole):
         """Notice, before anything else, that this server stood still."""
 
     @abstractmethod
-    def _look(self, now: float) -> None:
-        """Collect the consequences of operations, also for own writes."""
+    def _look(self, now: float) -> None: ...
 
     def _take(self, now: float) -> list[Effect]:
-        """Take all effects, with those that follow."""
         while True:
             self._look(now)
             if not self._looped:
@@ -354,11 +345,9 @@ class StoreReplica(KvRole):
                 self._by_master(self.master.handle_message(self._master_topic, [payload], now), now)
 
     @abstractmethod
-    def _by_master(self, actions: Sequence[Effect], now: float) -> None:
-        """Carry out effects of the master here."""
+    def _by_master(self, actions: Sequence[Effect], now: float) -> None: ...
 
     def _by_author(self, actions: Sequence[Effect]) -> None:
-        """Carry out effects of own writes."""
         for each in actions:
             if isinstance(each, Send) and each.to == self.entity.endpoint:
                 self._looped.append((each.topic, each.message))

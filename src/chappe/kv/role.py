@@ -131,7 +131,6 @@ class KvRole:
 
     @property
     def notify(self) -> bool:
-        """True if changes are told to watchers."""
         return self._notices.wanted
 
     @notify.setter
@@ -143,7 +142,6 @@ class KvRole:
         return True
 
     def unreadable(self) -> StaleData | None:
-        """Return the reason why it may not be read."""
         return None
 
     @abstractmethod
@@ -240,7 +238,6 @@ class KvRole:
         return self._write(cmd.EraseIf(to_value(key), revision, self.entity), ticket, now)
 
     def erase(self, key: object, *, now: float, ticket: int | None = None) -> list[Effect]:
-        """Remove a key, if it is there."""
         return self._write(cmd.Erase(to_value(key), self.entity), ticket, now)
 
     def add(
@@ -305,8 +302,7 @@ class KvRole:
     # -- inside -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]:
-        """Do a command of its own users."""
+    def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]: ...
 
     def _has_all(self, ticket: int) -> bool:
         """True if an idle role has everything that this wait is for."""

@@ -178,7 +178,6 @@ class Snapshots:
         return self.ahead(clone)
 
     def ahead(self, clone: Entity) -> list[cmd.SnapshotPiece]:
-        """Return the pieces that a taker has room for."""
         taker = self.takers[clone]
         found = []
         while len(taker.under_way) < self._limits.pieces_ahead and taker.next < len(taker.view.entries):
@@ -188,7 +187,6 @@ class Snapshots:
         return found
 
     def silent(self, now: float) -> list[Entity]:
-        """Return the takers that were silent for too long."""
         self._offered = {each: since for each, since in self._offered.items() if now < since[0] + 1.0}
         return self.silences.due(now)
 
@@ -235,8 +233,6 @@ class SnapshotTooLarge(Exception):
 
 
 class Wholes:
-    """Whole snapshots, and how large the store is."""
-
     def __init__(self, frozen: Callable[[], list[Entry]], limits: KvLimits) -> None:
         self._frozen = frozen
         self._limits = limits

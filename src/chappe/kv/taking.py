@@ -41,7 +41,6 @@ class Taking:
 
     @property
     def endpoints(self) -> set[bytes]:
-        """The endpoints of clones that write."""
         return {writer.entity.endpoint for writer in self._writers.attached.values()}
 
     def idle(self, gone: Collection[bytes]) -> bool:

@@ -84,7 +84,6 @@ class Answering:
         return self.serve(now) if self.due == math.inf else []
 
     def serve(self, now: float) -> list[Effect]:
-        """The next piece, once ``due`` is reached."""
         if not self._waiting:
             self.due = math.inf
             return []
@@ -132,7 +131,6 @@ class KeptBatches:
 
     @property
     def first(self) -> int | None:
-        """The first offset that is kept, or None."""
         return self._batches[0].base if self._batches else None
 
     def add(self, base: int, next_: int, body: bytes) -> None:

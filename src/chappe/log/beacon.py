@@ -173,7 +173,6 @@ class Discovery:
 
     @property
     def tower(self) -> bool:
-        """True if a tower hears us."""
         return self._tower is True
 
     @property
@@ -272,7 +271,6 @@ class Discovery:
         return actions
 
     def next_timeout(self) -> float:
-        """Return when the next beacon or expiry is due."""
         return min(self._timers.next, self._unannounced.next)
 
     def _addresses(self) -> list[str]:
@@ -444,7 +442,6 @@ class TowerCore:
         return []
 
     def next_timeout(self) -> float:
-        """Return when a replay is due."""
         return self._replay_at
 
     def _expire(self, now: float) -> None:

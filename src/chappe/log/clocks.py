@@ -111,7 +111,6 @@ class ClockEstimate:
         return age_s - tolerance_s > max_age_s
 
     def olds(self, max_age_s: float, now: float) -> Callable[[int], bool]:
-        """Return ``is_old`` for many timestamps."""
         if len(self._runs) > 1:
             return lambda timestamp: self.is_old(timestamp, max_age_s, now)
         run = self._runs[-1]

@@ -191,7 +191,6 @@ class LogConsumer:
 
     @property
     def duplicates(self) -> int:
-        """Batches that came again after they were delivered."""
         return self._delivery.duplicates
 
     def positions(self) -> dict[Key, int]:
@@ -311,7 +310,6 @@ class LogConsumer:
 
     @property
     def gathers(self) -> bool:
-        """True if ``flush`` has records to deliver."""
         return bool(self._delivery.singles)
 
     def _told(self, message: Message, now: float) -> list[Effect]:
@@ -397,7 +395,6 @@ class LogConsumer:
         return self.handle_timeout(now)
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Repeat what was not answered, ask stores for news."""
         actions = self._unanswered(self._sources.overdue(now), now)
         if now >= self._last.next_timeout() and not self.paused:
             actions += self._last.look(now) + self._begin(now)
@@ -411,7 +408,6 @@ class LogConsumer:
         return actions + self._gaps.look(now) + self._absent.look(self._filters, now)
 
     def next_timeout(self) -> float:
-        """Return when something is to be repeated or asked."""
         due = min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
         due = min(due, self._beyond.due)
         if not self.paused:

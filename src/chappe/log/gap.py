@@ -187,7 +187,6 @@ class Gaps:
         gap.ahead = UNDECIDED
 
     def progress(self, key: Key, gap: PartitionGap) -> None:
-        """The next offset of an open gap moved on."""
         if gap.next >= gap.head and not gap.held:
             self.close(key, gap)
             return
@@ -234,7 +233,6 @@ class Gaps:
         gap.held = None
 
     def next_timeout(self) -> float:
-        """Return when open gaps are to be looked at."""
         if not self.open or self._sources.busy:
             return math.inf
         return max(self._look_at, self.owner.asks_from())
@@ -299,7 +297,6 @@ class Gaps:
         return actions
 
     def seek(self, store: KnownStore, key: Key, gap: PartitionGap, timestamp: int, now: float) -> Effect:
-        """Ask a store where a time begins."""
         gap.state = GapState.READING
         return self._sources.seek(store, key, timestamp, now)
 
@@ -347,7 +344,6 @@ class Gaps:
                 gap.state = GapState.OPEN
 
     def listed(self, store: KnownStore, key: Key, gap: PartitionGap | None, first: int, next_: int) -> None:
-        """A store said what it has of a partition."""
         if next_ <= self.owner.known_to(key):
             store.forget(key)
             return

@@ -240,7 +240,6 @@ class Guard:
         return scope
 
     def unsubscribed(self, prefix: bytes) -> None:
-        """A subscription that was honoured ended."""
         listening = self._boxes.get(prefix)
         if listening:
             listening.pop()

@@ -167,7 +167,6 @@ class Middle:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """Say what is due; to be called every second."""
         versions = self._gate.groups.versions()
         others = versions != self._said
         if others:

@@ -171,7 +171,6 @@ class Forwarders:
         """Do nothing: ``heard`` tells what a forwarder says of itself, and no other store is met."""
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Drop forwarders that were silent for long."""
         actions: list[Effect] = []
         for each in self._heard:
             if now >= each.lost_at:
@@ -254,5 +253,4 @@ class Leaving:
         return ended
 
     def next_timeout(self) -> float:
-        """Return when ``look`` is due."""
         return self._look_at

@@ -80,8 +80,6 @@ class _Table:
 
 
 class LastValues:
-    """All tables of one store."""
-
     def __init__(self, storage: LogStorage, limits: LogLimits) -> None:
         self._storage = storage
         self._limits = limits
@@ -183,7 +181,6 @@ class LastValues:
         self._shrink(table, now)
 
     def _take(self, table: _Table, part: _ValuesPart, batch: Batch) -> None:
-        """Enter the newest record of each key."""
         start, part.next = max(part.next - batch.base, 0), max(part.next, batch.next)
         keys = batch.keys()
         if keys is None:
@@ -234,7 +231,6 @@ class LastValues:
     # -- telling --------------------------------------------------------------------------------------
 
     def _page(self, table: _Table, request: LastRequest) -> tuple[Answer, tuple[bytes, ...]]:
-        """Return the records behind a place."""
         parts = list(table.parts.values())
         cuts = () if request.table else tuple((encode_topic(each.name), each.next) for each in parts)
         names: list[bytes] = []
@@ -272,8 +268,6 @@ ALONE_S: Final = 1.3  # stores are found by then
 
 @dataclass(slots=True)
 class _LastTopic:
-    """One topic whose newest records are still to come."""
-
     name: str
     number: int  # what was wanted first is asked for first: no store is to make a table for all at once
     since: float

@@ -152,7 +152,6 @@ class Carrying(Generic[P]):
         return actions
 
     def next_timeout(self) -> float:
-        """Return when something of a part is due."""
         self._look()
         return self._due.next
 
@@ -250,12 +249,10 @@ class LogProducers:
 
     @property
     def stores(self) -> int:
-        """Number of stores that listen to us."""
         return self.subscriptions.count(STORES)
 
     @property
     def wanted(self) -> bool:
-        """True if anybody listens to one of the topics."""
         return any(each.wanted for each in self._parts.values())
 
     def add(self, part: LogProducer, now: float) -> list[Effect]:
@@ -286,7 +283,6 @@ class LogProducers:
         return []
 
     def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
-        """The journal of a topic has done a job."""
         return self._parts[job.topic].handle_done(job, outcome, now)
 
     def handle_timeout(self, now: float) -> list[Effect]:
@@ -297,7 +293,6 @@ class LogProducers:
         return actions
 
     def next_timeout(self) -> float:
-        """Return when something is to be sent."""
         return min([each.next_timeout() for each in self._parts.values()], default=math.inf)
 
     def invariants(self) -> list[str]:
@@ -370,7 +365,6 @@ class ProducingMember(Carrying[LogProducers]):
         return self._tell_each(concerned, lambda each: each.listened(prefix, on, now), now)
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """An acknowledgement, or a question."""
         match message:
             case Stored() | Ack() | Fetch() | AskClock():
                 part = self._parts.get(message.topic)
@@ -381,7 +375,6 @@ class ProducingMember(Carrying[LogProducers]):
         return []
 
     def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
-        """A producer's journal has done a job."""
         part = self._parts.get(job.address)
         return [] if part is None else self._tell(part, part.handle_done, job, outcome, now, now=now)
 

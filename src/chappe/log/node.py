@@ -48,8 +48,7 @@ class LogRole(Protocol):
 
     def next_timeout(self) -> float: ...
 
-    def flush(self, now: float) -> list[Effect]:
-        """Pass on what was gathered."""
+    def flush(self, now: float) -> list[Effect]: ...
 
 
 class Discovers(Protocol):
@@ -60,8 +59,7 @@ class Discovers(Protocol):
         """True if a tower or forwarder is there."""
 
     @property
-    def told(self) -> TowerFound | TowerLost | ForwarderFound | ForwarderLost | None:
-        """The last report on that."""
+    def told(self) -> TowerFound | TowerLost | ForwarderFound | ForwarderLost | None: ...
 
     @property
     def peers(self) -> int: ...
@@ -104,7 +102,6 @@ class LogNode:
         self._choked = False  # so many that nothing more is to be published
 
     def meet(self, discovery: Discovers) -> None:
-        """Find others, and be found, in this way."""
         self.discovery = discovery
         if isinstance(self.role, ProducingMember):
             self.role.claims = discovery
@@ -160,7 +157,6 @@ class LogNode:
         return self.role.flush(now)
 
     def _tell_traffic(self, question: AskTraffic, now: float) -> Sequence[Effect]:
-        """Answer somebody who looks at the traffic."""
         carries = self.role.carries if isinstance(self.role, Carrying) else ()
         told = self.traffic.answer(question, carries, self._waiting, self.paused, now)
         return () if told is None or question.topic != self.address else (Publish(told),)

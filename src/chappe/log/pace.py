@@ -38,7 +38,6 @@ class BatchPace:
         self._rate = 0.0  # records a second
 
     def left(self, now: float, offset: int) -> None:
-        """Note that all records before ``offset`` have left."""
         records, self._offset = offset - self._offset, offset
         passed_s, self.left_at = now - self.left_at, now
         if passed_s >= OVER_S:
@@ -78,7 +77,6 @@ class Resuming:
         self._answered: set[str] = set()
 
     def start(self, now: float) -> None:
-        """Begin to hold, where there is something to ask."""
         if not self._sure:
             self.until = now + self._limits.resume_wait_s
 

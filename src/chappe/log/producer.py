@@ -59,8 +59,6 @@ GREET_S = 0.005  # a new listener hears HEAD this soon; others that come meanwhi
 
 
 class JournalBatch(Frozen, frozen=True):
-    """Write a batch to the journal of a topic."""
-
     address: str
     topic: str
     body: bytes
@@ -187,7 +185,6 @@ class LogProducer:
 
     @property
     def wanted(self) -> bool:
-        """True if anybody listens to the topic."""
         return self._subscriptions.wanted(self._raw_topic)
 
     def start(self, now: float) -> list[Effect]:
@@ -195,7 +192,6 @@ class LogProducer:
         return [*subscriptions_of(self.address), questions_for(self.topic)]
 
     def begin(self, now: float) -> None:
-        """Begin, where the member has subscribed."""
         self._resuming.start(now)
         if self.next_offset or self._resuming.holds(now):
             self._head_at = now
@@ -257,7 +253,6 @@ class LogProducer:
 
     @property
     def published(self) -> int:
-        """The offset after the last one published."""
         return self.next_offset - len(self.values)
 
     def held(self, now: float) -> bool:
@@ -271,7 +266,6 @@ class LogProducer:
 
     @property
     def pending(self) -> bool:
-        """True if records wait for ``flush``."""
         return bool(self.values)
 
     def flush(self, now: float) -> list[Effect]:
@@ -367,7 +361,6 @@ class LogProducer:
         self._persisting = None
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A listener came or went."""
         self._subscriptions.change(prefix, on)
         return self.listened(prefix, on, now)
 
@@ -429,7 +422,6 @@ class LogProducer:
         return actions
 
     def next_timeout(self) -> float:
-        """Return when something is to be sent."""
         return min(self._head_at, self._answering.due)
 
     def invariants(self) -> list[str]:
@@ -562,7 +554,6 @@ class LogProducer:
         return self._count()
 
     def _count(self) -> list[Effect]:
-        """Drop records that enough stores hold."""
         acks = self._acks
         if self._min_acks > 1 and ORIGINAL_STORES in acks and not self._subscriptions.original_stores():
             # One of ours that had not heard our subscription when it acknowledged, and does so again by name.

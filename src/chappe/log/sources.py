@@ -99,12 +99,10 @@ class KnownStore:
     down_until: float = -math.inf
 
     def has(self, key: Key, offset: int) -> bool:
-        """Return True if it listed the offset."""
         first, next_ = self.heads.get(key, (0, 0))
         return first <= offset < next_
 
     def note(self, key: Key, first: int, next_: int) -> None:
-        """Note the offsets of a partition that it listed."""
         on_disk = self.on_disk.get(key)
         self.forget(key)
         self.heads[key] = (first, next_)
@@ -232,7 +230,6 @@ class Sources:
         return offset if ends or unsure else math.inf
 
     def lists(self, key: Key) -> bool:
-        """Return True if any store knows a partition."""
         return any(key in each.heads for each in self.stores.values())
 
     def ranges(self, key: Key) -> list[tuple[int, int]]:
@@ -261,12 +258,10 @@ class Sources:
         return self._ask(store, request, Question(store.address, now, key))
 
     def last(self, store: KnownStore, request: LastRequest, now: float) -> Effect:
-        """Ask for the newest records of a topic."""
         key = (decode_topic(request.topic), "")
         return self._ask(store, request, Question(store.address, now, key, last=True))
 
     def polls(self, filters: Iterable[Filter], now: float) -> list[Effect]:
-        """Ask the stores that are due for news."""
         actions: list[Effect] = []
         for address in self._polls.due(now):
             store = self.stores[address]
@@ -332,7 +327,6 @@ class Sources:
         return late
 
     def next_timeout(self) -> float:
-        """Return when a poll or a deadline is due."""
         return min(self._polls.next, self._late.next)
 
     def _ask(self, store: KnownStore, request: Request, question: Question) -> Effect:
@@ -395,5 +389,4 @@ class Inquiries:
         return True
 
     def next_timeout(self) -> float:
-        """Return when the question is due."""
         return self._ask_at

@@ -139,8 +139,7 @@ class LogStorage(Protocol):
         """Return partitions of matching topics changed after version ``since``, oldest change first."""
 
     @property
-    def version(self) -> int:
-        """The version of the newest change."""
+    def version(self) -> int: ...
 
     def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> StorageRead:
         """Return batches from the one containing ``offset`` on: at least one, further ones while they fit.

@@ -141,7 +141,6 @@ class LogStore:
 
     @property
     def refusing(self) -> bool:
-        """True if the disk refused the last write."""
         return self._writer.refused
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
@@ -223,7 +222,6 @@ class LogStore:
     # -- for who writes partitions here himself ------------------------------------------------------------
 
     def stored(self, key: Key) -> int:
-        """Return where a partition ends on disk."""
         return self._writer.stored(key)
 
     def next_offset(self, key: Key) -> int:
@@ -413,7 +411,6 @@ class LogStore:
         return Batch.parse(encode_batch(sequence, [content], self.clock.wall_ns() // 1000), check=False)
 
     def _listed(self, source: KnownStore, question: Question, answer: HeadsAnswer, now: float) -> list[Effect]:
-        """Take another store's list of changed partitions."""
         (everything,) = EVERYTHING
         source.since[everything] = answer.version
         if not answer.more:

@@ -68,7 +68,6 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     positions: tuple[tuple[Name, Name, Offset], ...]
 
     def committed(self) -> dict[Key, int]:
-        """Return the positions that are told."""
         return {(decode_topic(topic), decode_topic(part)): offset for topic, part, offset in self.positions}
 
 
@@ -171,7 +170,6 @@ class Traffic:
         counts[1] += size
 
     def asked(self, store: str) -> None:
-        """Note a question to the store at this endpoint."""
         (self._stores.get(store) or self._new(self._stores, store))[2] += 1
 
     def answered(self, store: str, size: int) -> None:

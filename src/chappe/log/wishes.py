@@ -117,11 +117,9 @@ class Beyond:
             self._greeted.setdefault(store, now)
 
     def gone(self, store: str) -> None:
-        """Wait for a store no more."""
         self._greeted.pop(store, None)
 
     def listed(self, now: float) -> None:
-        """Note that a store has listed its partitions."""
         if self._doubtful:
             self.due = min(self.due, now + ALONE_S)
 

@@ -56,7 +56,6 @@ class Stream:
         gap.head = max(gap.head, gap.next)
 
     def stage_record(self, content: bytes, clock: Clock) -> None:
-        """Take the record at ``next``."""
         gap = self.gap
         if self.records is not None and len(self.records) >= BATCH_RECORDS_MAX:
             self._seal_records()
@@ -170,7 +169,6 @@ class StoreWriter:
             del self.streams[key]
 
     def lag(self, key: Key, stream: Stream, head: int) -> None:
-        """Note that records before ``head`` exist."""
         gap = stream.gap
         gap.head = max(gap.head, head)
         if not gap.complete:
@@ -310,7 +308,6 @@ class StoreWriter:
         return [Report(WritesRefused(reason))]
 
     def resume(self) -> list[Effect]:
-        """Note that the disk takes writes again."""
         if not self.refused:
             return []
         self.refused = False

@@ -93,7 +93,6 @@ class EndpointCore(Peerings):
             self.router.holds.free(subscriber)
 
     def handle_taken(self, subscriber: int, now: float) -> None:
-        """Note that a full subscriber has taken something."""
         self.router.holds.taken(subscriber, now)
 
     def drained(self, count: int, now: float) -> None:
@@ -116,7 +115,6 @@ class EndpointCore(Peerings):
         return holds.holds_any_back and holds.holds_back(conn, now)
 
     def frame_bytes_max(self, conn: int) -> int:
-        """Return how large the next frame may be."""
         link = self.links.get(conn)
         if link is None or link.established_at is None:
             return HANDSHAKE_FRAME_BYTES_MAX

@@ -376,11 +376,9 @@ class Hop:
         return frozenset([node for node, flags, _ in _NODE.iter_unpack(self.subtree) if flags & _TWICE])
 
     def nodes(self) -> frozenset[bytes]:
-        """It, and all hops below it."""
         return frozenset([node for node, _, _ in _NODE.iter_unpack(self.subtree)])
 
     def below(self) -> int:
-        """How many hops are directly below it."""
         count: int = _NODE.unpack_from(self.subtree)[2]
         return count
 

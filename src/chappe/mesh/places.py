@@ -120,7 +120,6 @@ class MessageGaps:
             self._bytes -= len(key[1])
 
     def take(self) -> list[Gap]:
-        """Remove and return gaps that were not told yet."""
         untold, self.untold = self.untold, {}
         return [_gap(key, missing) for key, missing in untold.items()]
 

@@ -287,7 +287,6 @@ class Topology:
         return frozenset(self._known)
 
     def reaches(self, endpoint: bytes) -> bool:
-        """Return whether there is a path to an endpoint."""
         return endpoint in self._reachable
 
     def has_other_key(self, endpoint: bytes, key: bytes) -> bool:
@@ -319,7 +318,6 @@ class Topology:
         return union(wanted)
 
     def filters(self) -> dict[bytes, Filter]:
-        """Return the known filter of each endpoint in reach."""
         found = dict(self._originals)
         for side in self._sides.values():
             for linked in side.originals.items():
@@ -488,5 +486,4 @@ def _only_adds(former: KnownEndpoint | None, made: KnownEndpoint) -> bool:
 
 
 def _differ(one: LinkState, two: LinkState) -> bool:
-    """Return whether two link states say different things."""
     return replace(one, version=0) != replace(two, version=0)

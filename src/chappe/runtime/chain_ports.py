@@ -99,7 +99,6 @@ class _Connections:
             dialling.connect(inlet, address.endpoint(0), hear=True)
 
     def gather(self, place: int, message: bytes) -> None:
-        """Gather a message until ``send_gathered``."""
         self._gathered.setdefault(place, []).append(message)
 
     def send_gathered(self) -> None:
@@ -342,8 +341,7 @@ class ChainUser(Protocol):
 
     def reported(self, event: object) -> None: ...
 
-    def answered(self, place: int, answer: Seen | Excluded | Refused) -> None:
-        """Take a server's answer to administrators, or its refusal."""
+    def answered(self, place: int, answer: Seen | Excluded | Refused) -> None: ...
 
 
 class ChainClientPorts(Ports):

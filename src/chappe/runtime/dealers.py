@@ -80,7 +80,6 @@ class Dealers:
         self._send_queued()
 
     def hear(self, link: StoreLink, frames: Sequence[bytes | memoryview]) -> Sequence[Effect]:
-        """Take a store's answer. Raises ProtocolError."""
         link.asked = max(0, link.asked - 1)
         if len(frames) < 2 or len(frames[0]) != 8:
             raise ProtocolError("answer without a request id")

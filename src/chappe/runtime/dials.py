@@ -37,7 +37,6 @@ class Dials:
             run_once(LOOK_UPS, self._turns.run, dial.look_up, lambda _: self._resolved(dial))
 
     def due(self) -> float:
-        """Return when the first address is given up."""
         return min((each.until for each in self.under_way.values() if each.sock is not None), default=math.inf)
 
     def handle_timeout(self, now: float) -> None:
@@ -49,7 +48,6 @@ class Dials:
             self._connect(dial)
 
     def close(self) -> None:
-        """Give up all dials; nobody is told."""
         for dial in self.under_way.values():
             if dial.sock is not None:
                 self._turns.unregister(dial.sock)

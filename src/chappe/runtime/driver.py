@@ -185,7 +185,6 @@ class Ports:
         return False
 
     def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
-        """Tell the core the outcome of a job."""
         raise NotImplementedError(job)
 
     # -- input -----------------------------------------------------------------------------------------
@@ -205,7 +204,6 @@ class Ports:
     # -- time and end ----------------------------------------------------------------------------------
 
     def next_timeout(self) -> float:
-        """Return when the ports themselves have something to do."""
         return math.inf
 
     def handle_timeout(self, now: float) -> None: ...
@@ -276,7 +274,6 @@ class Driver:
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self, effects: Sequence[Effect] = ()) -> None:
-        """Begin, with the core's first effects."""
         with self.lock:
             self.do(effects)
         self.turns.start()
@@ -506,14 +503,12 @@ class Driver:
     # -- sockets of ZeroMQ -----------------------------------------------------------------------------
 
     def watch(self, inlet: Inlet) -> Inlet:
-        """Read a socket from now on."""
         self._inlets[inlet.sock] = inlet
         self.turns.register(inlet.descriptor, selectors.EVENT_READ, inlet)
         self.suspect(inlet)
         return inlet
 
     def unwatch(self, inlet: Inlet) -> None:
-        """Stop reading a socket, and close it."""
         self.turns.unregister(inlet.descriptor)
         self._inlets.pop(inlet.sock, None)
         self._suspects.pop(inlet, None)

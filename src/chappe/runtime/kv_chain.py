@@ -48,7 +48,6 @@ class ChainLink:
         machine.hear(self._fed)
 
     def serve(self, server: ChainServerPorts) -> None:
-        """Note the server of this machine."""
         self._server = server
         server.link = self
         self._down = Lane(CALLBACKS, server.driver.run)

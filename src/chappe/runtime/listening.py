@@ -23,8 +23,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listening(Protocol):
-    def room_for_more(self) -> bool:
-        """Return True if a further connection may be accepted."""
+    def room_for_more(self) -> bool: ...
 
     def accepted(self, sock: socket.socket, address: Any) -> None:
         """Take a connection; ``address`` is of its other end."""
@@ -40,7 +39,6 @@ class Listeners:
         self._member = member
 
     def add(self, sock: socket.socket) -> None:
-        """Accept connections there. Raises TooManyOpenFiles."""
         self._watch(sock)
         self.sockets.append(sock)
 

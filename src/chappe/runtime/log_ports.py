@@ -177,7 +177,6 @@ class LogPorts(Ports):
         return True
 
     def flushed(self) -> None:
-        """Go on receiving if there is room again."""
         if (self._left and not self.core.paused) or (self._held_up and not self._pub.choked):
             self._left = self._held_up = False
             self.driver.suspect_all()
@@ -199,11 +198,9 @@ class LogPorts(Ports):
         return self._pub.changes, self._pub.subscriptions
 
     def next_timeout(self) -> float:
-        """Return when full peers are tried again."""
         return self._retry_at
 
     def handle_timeout(self, now: float) -> None:
-        """Send what waited for full peers."""
         self._pub.retry()
         if self._pub.waits:
             self._wait_for_peers(now)

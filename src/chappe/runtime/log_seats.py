@@ -86,7 +86,6 @@ class SeatPorts(LogPorts, Generic[M]):
         return self.member.handle_done(job, outcome, now)
 
     def report(self, event: object) -> None:
-        """Tell the part that an event concerns, or all."""
         if isinstance(event, OfPart):
             seat = self.seats[event.address]
             if isinstance(event.event, PartBroken):
@@ -152,7 +151,6 @@ class Seat(Generic[M]):
 
     @property
     def subscriptions(self) -> PeerSubscriptions:
-        """The subscriptions for the core of a producer."""
         assert isinstance(self._member, ProducingMember)
         return self._member.subscriptions
 
@@ -277,7 +275,6 @@ class Seat(Generic[M]):
             self.pump(min(left, LOOK_S), ready)
 
     def serve(self) -> None:
-        """Handle ready work, without waiting."""
         self._driver.turns.serve()
 
     def later(self, function: Callable[[], None]) -> None:
@@ -315,7 +312,6 @@ class Seat(Generic[M]):
         return self._halted or self._driver.turns.halted
 
     def check(self) -> None:
-        """Raise MemberStopped if the member met a defect."""
         if self._halted is not None:
             raise MemberStopped(self._halted)
         self._driver.turns.check()

@@ -69,7 +69,6 @@ class Followed:
         self._driver.suspect(inlet)
 
     def send(self, place: int, frames: Frames) -> None:
-        """Send to one server, behind questions that wait."""
         self._waiting[place].append(frames)
         self._send(place)
 
@@ -80,7 +79,6 @@ class Followed:
         self._asking[place] = self._open(place)
 
     def retry(self) -> None:
-        """Send messages that a full queue did not take."""
         self.retry_at = math.inf
         for place, waiting in enumerate(self._waiting):
             if waiting:
@@ -189,7 +187,6 @@ class MapServerPorts(Ports):
         return self.core.handle_answer(PEER, frames, now)
 
     def _judge(self, rules: MapRules, who: str, frames: list[bytes], now: float) -> Sequence[Effect]:
-        """Judge a request to a server with keys."""
         found, passes = rules.request(who, frames[1:])
         if passes:
             return self.core.handle_request(frames[0], found, now)
@@ -249,7 +246,6 @@ class MapServerPorts(Ports):
         self._retry_at = -math.inf
 
     def close_link(self, effect: Close) -> None:
-        """Drop what waits for a client."""
         self._waiting.pop(effect.link, None)
         self._asking.discard(effect.link)
 
@@ -267,12 +263,10 @@ class MapServerPorts(Ports):
             self._peer.send(PEER, effect.message)
 
     def subscribe(self, effect: Subscribe) -> None:
-        """Subscribe at the other server of the map."""
         assert self._peer is not None
         self._peer.subscribe(effect)
 
     def dial(self, effect: Dial) -> None:
-        """Ask the other server over a new connection."""
         assert self._peer is not None
         self._peer.dial(effect.link)
 
@@ -343,8 +337,7 @@ class MapServerPorts(Ports):
 class MapUser(Protocol):
     """The application's side of a client; all is called with the lock held."""
 
-    def resolved(self, effect: Resolve) -> None:
-        """Take the outcome of a write."""
+    def resolved(self, effect: Resolve) -> None: ...
 
     def changed(self, effect: Deliver) -> None: ...
 
@@ -389,7 +382,6 @@ class MapClientPorts(Ports):
             raise
 
     def hear(self, link: tuple[str, int], frames: Frames) -> Sequence[Effect]:
-        """Pass a server's message to the core."""
         kind, place = link
         if kind == ANSWERED:
             return self.core.handle_answer(place, frames, time.monotonic())
@@ -411,7 +403,6 @@ class MapClientPorts(Ports):
         self._followed.subscribe(effect)
 
     def dial(self, effect: Dial) -> None:
-        """Ask a server over a new connection."""
         self._followed.dial(effect.link)
 
     def resolve(self, effect: Resolve) -> None:
@@ -420,7 +411,6 @@ class MapClientPorts(Ports):
             user.resolved(effect)
 
     def deliver(self, effect: Deliver) -> None:
-        """Deliver changed keys to the application."""
         user = self._user()
         if user is not None:
             user.changed(effect)
@@ -436,7 +426,6 @@ class MapClientPorts(Ports):
             self.driver.perform(self.core.close())
 
     def next_timeout(self) -> float:
-        """Return when a full queue is tried again."""
         return self._followed.retry_at
 
     def handle_timeout(self, now: float) -> None:
@@ -451,7 +440,6 @@ class MapClientPorts(Ports):
     # -- writing to servers of other programs --------------------------------------------------------------------------
 
     def publish(self, effect: Publish) -> None:
-        """Send an update to servers of other programs."""
         write: PlainWrite = effect.message
         if self._gate is not None:
             return  # other programs have no keys; nobody will know of it

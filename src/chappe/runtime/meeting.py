@@ -68,8 +68,6 @@ class OfForwarder(Members):
 
 
 class Meets(Protocol):
-    """The node that sockets are opened for."""
-
     driver: Driver
     core: LogNode
     guard: Guard | None
@@ -180,7 +178,6 @@ class _MembersHeard:
         self._node.driver.call_idle(self, self._leaving.next_timeout())
 
     def idle(self) -> float:
-        """End closing connections that are fully read."""
         now = time.monotonic()
         for endpoint in self._leaving.look(self._unread, now):
             self._end(endpoint)
@@ -223,7 +220,6 @@ class _MembersHeard:
             heard.connection.close()
 
     def _hear(self, who: str) -> _Dialled:
-        """Return a socket that dials one identity."""
         sub = open_socket(zmq.SUB, self.gate)
         inlet = _read(self._node, sub, Members(who))
         for prefix in self._wanted:

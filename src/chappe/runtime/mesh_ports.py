@@ -261,7 +261,6 @@ class MeshPorts(Ports):
         self._dials.begin(effect.link, *effect.address)
 
     def send(self, effect: Send) -> None:
-        """Pass commands to the chain of a data store."""
         chain = self.chains.get(effect.to)
         if chain is not None:  # not closed by what was carried out just before
             chain.propose(effect.message)
@@ -579,7 +578,6 @@ class MeshPorts(Ports):
         self.turns.news = True
 
     def _grown(self, conn: int) -> None:
-        """Note that the handshake of a connection is complete."""
         self._young.pop(conn, None)
 
     # -- time -----------------------------------------------------------------------------------------
@@ -621,14 +619,12 @@ class MeshPorts(Ports):
             self._drop(link)
 
     def _with_rules(self, rules: MeshRules | None) -> list[Effect]:
-        """Take other permissions, which may name other groups."""
         if rules is None:
             return []
         effects = self.core.set_rules(rules, time.monotonic())
         return [*self.member.take(effects, time.monotonic()), *self._with_keys()]
 
     def _with_keys(self) -> Sequence[Effect]:
-        """Look for other keys of groups."""
         here = None if self._rules is None or self._rules.keys is None else self._rules.keys.look()
         if here is None:
             return ()

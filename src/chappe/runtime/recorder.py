@@ -41,8 +41,6 @@ class RecordingOptions:
 
 
 class _Waiting:
-    """Entries to be written next."""
-
     def __init__(self) -> None:
         self.messages: list[tuple[bytes, bytes, int]] = []
         self.bytes = 0
@@ -88,7 +86,6 @@ class EndpointRecorder:
         self._tell_at = 0.0
 
     def record(self, topic: bytes, payload: bytes, kind: int) -> None:
-        """Record a message that was published here."""
         if self._stopped or self._left == 0:
             return
         waiting = self._waiting
@@ -106,7 +103,6 @@ class EndpointRecorder:
             self._write()
 
     def note_filter(self, wanted: Filter) -> None:
-        """Record the prefixes that the endpoint subscribes to."""
         if wanted is self._filter or self._stopped:
             return
         self._filter = wanted

@@ -279,7 +279,6 @@ class _Scrubbing:
 
 
 def _with(effect: Effect, **more: object) -> Effect:
-    """Return an effect with additional effects in a list."""
     if not isinstance(effect, Reply) or not isinstance(effect.message.answer, HeadsAnswer):
         return effect
     return Reply(effect.to, replace(effect.message, answer=msgspec.structs.replace(effect.message.answer, **more)))

@@ -133,7 +133,6 @@ class TapPorts(Ports):
             self._tapped.feed(None)
 
     def hear(self, link: None, frames: Frames) -> Sequence[Effect]:
-        """Answer a question for messages."""
         if len(frames) != 2:
             raise ProtocolError(f"a question of {len(frames)} frames")
         client, question, now = frames[0].bytes, frames[1].bytes, time.monotonic()
@@ -171,7 +170,6 @@ class TapPorts(Ports):
         return refusal
 
     def _look(self, now: float) -> None:
-        """Read passed messages, for all clients."""
         wants = self._tapped.wants()
         if wants is not None:
             self.core.show_wants(wants)

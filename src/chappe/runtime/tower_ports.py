@@ -72,7 +72,6 @@ class TowerPorts(Ports):
         self._hand_on(effect.message)
 
     def subscribe(self, effect: Subscribe) -> None:
-        """Pass a subscription on to the nodes' publishing sockets."""
         self._sub.send((b"\1" if effect.on else b"\0") + effect.prefix)
         self.driver.suspect(self._beacons)
 
@@ -104,7 +103,6 @@ class TowerPorts(Ports):
         self.driver.suspect(self._listeners)
 
     def next_timeout(self) -> float:
-        """Return when permissions are to be handed on."""
         return self._look_at
 
     def handle_timeout(self, now: float) -> None:

@@ -60,7 +60,6 @@ class _Follower:
             self._called.release()
 
     def rest(self, timeout_s: float) -> None:
-        """Wait to be woken, at most this long."""
         self._called.acquire(timeout=min(timeout_s, SLEEP_S))
 
 
@@ -153,7 +152,6 @@ class Turns:
         self._open_selector().register(file, mask, data)
 
     def modify(self, file: Any, mask: int, data: Any) -> None:
-        """Change the mask and data given to ``register``."""
         self._open_selector().modify(file, mask, data)
 
     def unregister(self, file: Any) -> None:

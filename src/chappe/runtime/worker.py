@@ -59,14 +59,12 @@ class Pool:
                 self._start()
 
     def close(self, lane: Lane) -> None:
-        """Remove a lane, which gets no more jobs."""
         with self._change:
             self._lanes.discard(lane)
             if not self._lanes:
                 self._change.notify_all()  # idle threads end
 
     def submit(self, lane: Lane) -> None:
-        """Run a lane that has a job now."""
         with self._change:
             self._ready.append(lane)
             if self._threads - self._busy < len(self._ready) and self._threads < self._threads_max:

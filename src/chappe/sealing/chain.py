@@ -86,7 +86,6 @@ class KeyChain:
         return self._written(begin, end) if begin < end else b""
 
     def add(self, change: Change, sign: Callable[[bytes], bytes]) -> None:
-        """Add a line, signed by the authority."""
         text = msgspec.json.encode(change)
         signature = sign(self._to_sign(self.version + 1, digest(self._digests[-1] + text)))
         self._take([text + b" " + b64encode(signature)], [change])
@@ -228,7 +227,6 @@ class KeyShelf:
         self._heard: dict[str, tuple[int, float]] = {}  # by group: which version somebody said last that he has, when
 
     def keys(self, group: str) -> GroupKeys | None:
-        """The newest ones; None if there are none."""
         chain = self._chains.get(group)
         return None if chain is None else chain.keys
 

@@ -72,12 +72,10 @@ class GroupKeys:
         return self.epochs[-1]
 
     def epoch(self, number: int) -> Epoch | None:
-        """The one with this number, if it is known."""
         at = number - self.epochs[0].number
         return self.epochs[at] if 0 <= at < len(self.epochs) else None
 
     def has(self, name: str, number: int) -> bool:
-        """True if somebody is a member in an epoch."""
         at = number - self.epochs[0].number
         while 0 <= at < len(self.epochs):
             if name in self.epochs[at].keys:
@@ -88,7 +86,6 @@ class GroupKeys:
         return False
 
     def members(self) -> set[str]:
-        """The members of the newest epoch."""
         found: set[str] = set()
         for each in reversed(self.epochs):
             found |= each.keys.keys()
@@ -191,7 +188,6 @@ class GroupAuthority:
         return Given(name, found) if found else None
 
     def secret(self, keys: GroupKeys, number: int) -> bytes:
-        """Find the secret of an epoch that is known."""
         passed = []
         epoch = keys.epoch(number)
         while epoch is not None and not epoch.fresh:

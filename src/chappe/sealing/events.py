@@ -22,7 +22,6 @@ VALUES_BYTES_MAX: Final = 1 << 16  # ... or so many bytes of them, and at least 
 
 
 def wrap(raw: bytes) -> bytes:
-    """Wrap sealed bytes as the payload of a message."""
     text = binascii.b2a_base64(raw, newline=False)
     return b"".join((BEGIN, pack_varbyte(len(text)), text))
 

@@ -39,8 +39,6 @@ MESSAGES: Final = Purpose(b"chappe sealed message key 1", b"chappe sealed messag
 
 @dataclass(frozen=True, slots=True)
 class MessageFrame(SealedFrame):
-    """A message as it was sealed."""
-
     content: bytes
     kind: int
 

@@ -85,7 +85,6 @@ def derived(secret: bytes, purpose: bytes, *parts: bytes, salt: bytes = b"") -> 
 
 
 def digest(text: bytes | memoryview) -> bytes:
-    """Return the BLAKE3 digest of a text, 32 bytes."""
     return blake3(text).digest()
 
 
@@ -98,7 +97,6 @@ def shared_secret(private: bytes, public: bytes) -> bytes | None:
 
 
 def public_of(private: bytes) -> bytes:
-    """The public key of an X25519 private one."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 

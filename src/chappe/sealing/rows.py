@@ -69,7 +69,6 @@ class RowCipher:
         return nonce + self._values.seal(value, sealed_key, _expiry(expires_ns), nonce)
 
     def seal_past(self, sealed_key: bytes, body: bytes, revision: int, nonce: bytes) -> bytes:
-        """Seal a change in the history of a key."""
         return nonce + self._values.seal(body, sealed_key, _past(revision), nonce)
 
     def open_past(self, sealed_key: bytes, sealed_body: bytes, revision: int) -> tuple[bytes, bytes]:

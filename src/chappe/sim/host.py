@@ -43,7 +43,6 @@ class SimHost:
         self.alive = False
 
     def due(self) -> float:
-        """Return when a core wants to be called."""
         raise NotImplementedError
 
     def handle_due(self) -> None:
@@ -114,7 +113,6 @@ class SimMember:
         return self.host.alive
 
     def crash(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
-        """Stop it, if it runs."""
         if self.host.alive:
             self.host.die(goodbye=goodbye, notice_s=notice_s)
 

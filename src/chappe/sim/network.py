@@ -24,7 +24,6 @@ class SimNetwork:
         self._cuts: dict[frozenset[str], float] = {}
 
     def delay(self) -> float:
-        """Return how long the next transfer takes, in seconds."""
         rng = self.clock.rng
         delay = self._base_s * (0.5 + rng.random())
         if self._spike and rng.random() < self._spike:
@@ -32,7 +31,6 @@ class SimNetwork:
         return delay
 
     def reachable(self, a: str, b: str) -> bool:
-        """Return True if nothing is cut between two members."""
         return not self._cuts or self._cuts.get(frozenset((a, b)), 0.0) <= self.clock.now
 
     def cut(self, a: str, b: str, until: float = inf) -> None:

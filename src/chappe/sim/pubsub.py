@@ -160,7 +160,6 @@ class Pipe:
         return len(self._queue)
 
     def send(self, thing: Any) -> None:
-        """Put something on its way."""
         if self._closed:
             return
         if len(self._queue) >= self._bound:
@@ -283,7 +282,6 @@ class SimLink:
                 self.publisher.on_subscription(self, prefix, on)
 
     def want(self, prefix: bytes, on: bool) -> None:
-        """Send messages of a prefix, or no longer."""
         if on:
             self.wanted[prefix] = None
         else:
@@ -315,7 +313,6 @@ class SimLink:
         return any(pipe is not None and pipe.left for pipe in (self.rest, self.down))
 
     def resume(self) -> None:
-        """Deliver messages to the subscriber again."""
         for pipe in (self.rest, self.down):
             if pipe is not None:
                 pipe.resume()

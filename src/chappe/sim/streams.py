@@ -50,8 +50,7 @@ class End(Protocol):
 
     def broken(self, side: StreamSide, reason: str) -> None: ...
 
-    def take(self, conn: int, bytes_max: int) -> list[bytes]:
-        """Return the next frames to write."""
+    def take(self, conn: int, bytes_max: int) -> list[bytes]: ...
 
 
 class StreamSide:
@@ -249,5 +248,4 @@ class Streams:
         return [side for side in self.sides if {side.host.name, side.other.host.name} == names]
 
     def of(self, host: End) -> list[StreamSide]:
-        """The open sides of a host."""
         return [side for side in self.sides if side.host is host]

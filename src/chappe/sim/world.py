@@ -85,7 +85,6 @@ class SimClock:
         heapq.heappush(self._heap, (max(when, self.now), self._order, call, args))
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
-        """Have ``call`` happen in ``delay_s`` seconds."""
         self.at(self.now + delay_s, call, *args)
 
     def run(self, until: float) -> None:
@@ -166,13 +165,11 @@ class SimWorld:
         return member
 
     def alive(self, kind: type[H]) -> list[H]:
-        """The hosts of a class that run."""
         return [host for host in self.hosts.values() if isinstance(host, kind) and host.alive]
 
     # -- the story, and who watches it ------------------------------------------------------------------------
 
     def trace(self, who: Any, text: str, *args: object) -> None:
-        """Trace an event, if somebody listens."""
         if self.tell is not None:
             self.tell(f"{self.now:9.4f}  {'' if who is None else who.name:<10} {text % args}")
 

@@ -155,7 +155,6 @@ class ChainFiles:
             saves.give_up(self._ops)
 
     def forget(self) -> None:
-        """Release the memory of the loaded state."""
         self.loaded = LoadedChain()
 
     def close(self) -> None:
@@ -174,7 +173,6 @@ class ChainFiles:
         return (self._numbers[-1] if self._numbers else 0) + 1
 
     def _begin(self) -> None:
-        """Begin a new file, behind the others."""
         number = self._next()
         file = self._ops.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         if self._file >= 0:

@@ -313,7 +313,6 @@ class WatchedPermissions:
         return f". {path} is another one than when this program began, which counts for programs that start from now on"
 
     def _keep(self, raw: bytes) -> None:
-        """Keep the file for the next start, too."""
         if authority_key_file(self.directory).exists() or stamp_of(permissions_file(self.directory)) != self._stamp:
             return
         try:

@@ -92,7 +92,6 @@ class SinkDatabase:
         )
 
     def intend(self, intent: Intent) -> None:
-        """Note that a batch is to be committed."""
         ranges = [(encode_topic(topic), partition, first, end) for topic, partition, first, end in intent.ranges]
         plan: _Plan = intent.run, intent.batch, list(intent.attempts), ranges
         row = (intent.sink, msgspec.msgpack.encode(plan))
@@ -112,7 +111,6 @@ class SinkDatabase:
         return found
 
     def complete(self, intent: Intent) -> None:
-        """Note durably that the batch is committed."""
         now_us = time.time_ns() // 1000
         self._execute(
             "write what is committed",

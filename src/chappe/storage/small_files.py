@@ -38,7 +38,6 @@ class SmallFile:
 
 
 def encode_small(fields: Mapping[str, object]) -> bytes:
-    """Encode a file with these fields."""
     content = {"format": FORMAT, **fields}
     # The library's own JSON: it keeps topics of original producers that are not UTF-8.
     return json.dumps({**content, "checksum": checksum(_text(content))}).encode()

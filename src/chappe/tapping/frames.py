@@ -154,7 +154,6 @@ def read_mesh(
 
 
 def published(at_us: int, topic: bytes, payload: bytes, kind: int, receiver: bytes) -> Passed:
-    """Describe a message published at the endpoint itself."""
     return Passed(at_us, topic, _MESH_KINDS[kind], "here", "", named(receiver), -1, 1, len(topic) + len(payload),
                   payload[:CONTENT_BYTES])  # fmt: skip
 

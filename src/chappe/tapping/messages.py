@@ -91,7 +91,6 @@ _decode_answer: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Sh
 
 
 def encode(message: Look | Shown | Refused) -> bytes:
-    """Return the frame of a question or an answer."""
     return _encode(message)
 
 

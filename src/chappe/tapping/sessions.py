@@ -47,8 +47,6 @@ class _TapSession:
 
 
 class Sessions:
-    """All clients of one tap."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sessions: dict[bytes, _TapSession] = {}
@@ -94,7 +92,6 @@ class Sessions:
                 session.offer(each)
 
     def take(self, client: bytes) -> Shown:
-        """Return the next answer to a client."""
         session = self._sessions[client]
         waiting, missed = session.waiting, session.missed
         session.missed = 0

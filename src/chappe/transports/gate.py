@@ -134,7 +134,6 @@ class Gate:
 
     @property
     def raw(self) -> bytes:
-        """The permissions in force, as the authority signed them."""
         return self._watched.raw
 
     def offer(self, raw: bytes) -> None:
@@ -159,7 +158,6 @@ class Gate:
 
     @property
     def version(self) -> int:
-        """The version of the permissions in force."""
         return self._watched.permissions.version
 
     @property
@@ -376,7 +374,6 @@ class _ZapHandler:
                         logger.exception("the permissions in %s could not be looked at", gate.keys.directory)
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        """Return status, text and user id."""
         if frames[2:3] == [PLAIN] and frames[5:] == [b"NULL"]:
             return [b"200", b"", b""]
         if len(frames) != 7 or frames[0] != b"1.0" or frames[5] != b"CURVE":

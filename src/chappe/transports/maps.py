@@ -146,7 +146,6 @@ def subscriber(gate: Gate | None = None) -> zmq.Socket[bytes]:
 
 
 def requester(gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """Return a socket that is to ask a server."""
     made = open_socket(zmq.DEALER, gate)
     if gate is not None:  # nobody else is to be given what is offered to us, after we are gone
         made.setsockopt(zmq.ROUTING_ID, os.urandom(ROUTING_BYTES))

@@ -184,7 +184,6 @@ class StoreClient:
         return answer, batches
 
     def forget(self, raw_ids: Iterable[bytes]) -> None:
-        """Drop the answers to these requests."""
         for raw_id in raw_ids:
             self._waiting.pop(raw_id, None)
 
@@ -224,7 +223,6 @@ class StoreClient:
         return self._ask_for(CommitAnswer, Commit(sink, run, batch, list(attempts)))[0]
 
     def drop(self, sink: str, run: str, batch: int, attempts: Sequence[tuple[int, int]]) -> None:
-        """Remove what attempts (task, attempt) have staged."""
         self._ask_for(StagedAnswer, Drop(sink, run, batch, list(attempts)))
 
     def _ask_for(self, kind: type[_Kind], request: Request) -> tuple[_Kind, Sequence[bytes | memoryview]]:

@@ -66,7 +66,6 @@ class RefusalLog:
         return sorted(found, key=lambda each: (-each[2], each))[:LISTED_MAX]
 
     def by_identity(self) -> dict[str, int]:
-        """Return how many requests of each identity were refused."""
         found: dict[str, int] = {}
         with self._lock:
             for (who, _), count in self._counts.items():

@@ -108,7 +108,6 @@ class TcpLink:
             sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT, WRITE_BYTES)
 
     def fileno(self) -> int:
-        """The descriptor of its socket."""
         return self._sock.fileno()
 
     def close(self) -> None:
@@ -156,7 +155,6 @@ class TcpLink:
         self.unfinished += len(data)
 
     def too_late_at(self) -> float:
-        """Return when the unfinished frame has taken too long."""
         return math.inf if self.begun_at is None else self.begun_at + FRAME_S + self._need / FRAME_BYTES_S
 
     def _ended(self, how: str) -> LinkLost:
@@ -340,11 +338,9 @@ class Unfinished:
         return min(self.links.values(), key=lambda link: _speed(link, now))
 
     def due(self) -> float:
-        """Return when the first one is too late."""
         return min([link.too_late_at() for link in self.links.values() if link.reading], default=math.inf)
 
     def too_late(self, now: float) -> list[TcpLink]:
-        """Return the links that have taken too long."""
         return [link for link in self.links.values() if link.reading and now >= link.too_late_at()]
 
     def _count(self, link: TcpLink, size: int) -> None:

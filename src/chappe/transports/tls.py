@@ -209,7 +209,6 @@ def _anonymous(dialling: bool) -> ssl.SSLContext:
 
 
 def named_ids(tls: ssl.SSLObject) -> frozenset[bytes]:
-    """The endpoint ids that the peer's certificate names."""
     found: dict[str, Any] = tls.getpeercert() or {}
     names = [name for kind, name in found.get("subjectAltName", ()) if kind == "URI" and name.startswith(ID_PREFIX)]
     ids = set()

@@ -171,7 +171,6 @@ class ChainedMaster(StoreReplica):
         self._seek()
 
     def _feed(self, fed: Fed, now: float) -> None:
-        """Apply a commit of the chain."""
         match fed:
             case WholeBegins():
                 self._begin_whole(now)
@@ -209,7 +208,6 @@ class ChainedMaster(StoreReplica):
             staged.add(key, value, row.expires_ns)
 
     def _become(self, whole: WholeEnds) -> None:
-        """Replace the state with the one that was gathered."""
         staged, self._staged = self._staged, None
         assert staged is not None
         for change in self.engine.replace(staged, tell=self._notices.wanted):
@@ -300,7 +298,6 @@ class ChainedMaster(StoreReplica):
         self._answer_voters()
 
     def _doubt(self, now: float) -> None:
-        """Ask the chain whether it was replaced."""
         if self.active is None:
             return
         if not self._doubts:

@@ -109,7 +109,6 @@ class StoreMachine:
         return chain((msgspec.msgpack.encode(head),), self._rows.pieces())
 
     def restoring(self) -> _Restoring:
-        """Return an object that rebuilds the state from pieces."""
         return _Restoring(self)
 
     def snapshot(self) -> bytes:
@@ -135,7 +134,6 @@ class StoreMachine:
         self._tell(self.whole())
 
     def new_rows(self) -> RowsTaken[bytes]:
-        """Return an object that rebuilds the rows from pieces."""
         return self._rows.taking()
 
     # -- inside -----------------------------------------------------------------------------------------------

@@ -196,7 +196,6 @@ def decode(raw: bytes) -> Command:
 
 
 def parts_of(master: Entity, commit: int, event: int, operations: Iterable[bytes], part_bytes: int) -> list[bytes]:
-    """Return the commands of a commit of encoded operations."""
     body = _U64.pack(event) + b"".join(operations)
     places = range(0, len(body), part_bytes)
     return [

@@ -148,11 +148,9 @@ class MapClientCore:
 
     @property
     def server(self) -> str | None:
-        """The server that is followed."""
         return self.servers[self._current.server] if self._current.state == "following" else None
 
     def passive(self, now: float) -> list[str]:
-        """Return servers that are there, and do not serve."""
         heard = [each for each in self.sources if each.beat is not None and each.alive(now)]
         return [self.servers[each.server] for each in heard if each.beat is not None and not each.beat.active]
 
@@ -161,7 +159,6 @@ class MapClientCore:
         return [each.beat if each.alive(now) else None for each in self.sources]
 
     def silent(self, now: float) -> list[str]:
-        """Return servers that were not heard of lately."""
         return [self.servers[each.server] for each in self.sources if not each.alive(now)]
 
     def left_s(self, entry: Entry, now: float) -> float | None:
@@ -185,7 +182,6 @@ class MapClientCore:
 
     @property
     def confirmed(self) -> int:
-        """The sequence of the last update that is here."""
         return self.position[1]
 
     # -- the application ---------------------------------------------------------------------------------------------
@@ -323,7 +319,6 @@ class MapClientCore:
             self._applied_there = applied
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
-        """Resolve the steps that the server is done with."""
         last = min(applied, self._last)
         if not failed and not self._echoes:
             self._resolve_all(last, effects)
@@ -344,12 +339,10 @@ class MapClientCore:
             effects.append(Report(MapRefused(self.servers[server], name)))
 
     def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
-        """Report that a server may not serve us."""
         self.refusals[self.servers[server]] = reason
         effects.append(Report(MapDenied(self.servers[server], reason)))
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:
-        """Report that a server was found."""
         self.ready = True
         self.refusals.clear()
         self.others.pop(self.servers[server], None)
@@ -441,7 +434,6 @@ class MapClientCore:
                 self._resolve(number, True, effects)  # it does not come back
 
     def _resolve_all(self, last: int, effects: list[Effect]) -> None:
-        """Resolve all steps up to ``last``."""
         pending = self._pending
         for number in range(self.done + 1, last + 1):
             found = pending.pop(number, None)
@@ -508,7 +500,6 @@ class MapClientCore:
                 return
 
     def _other(self, now: float) -> FollowedServer:
-        """Return the server to try next."""
         place = self._current.server
         others = [*self.sources[place + 1 :], *self.sources[: place + 1]]
         return next((each for each in others if each.alive(now)), others[0])

@@ -171,7 +171,6 @@ class Ledger:
         return self.engine.frozen(self.commits.changes())
 
     def told(self, entry: Entry, ns: int) -> Told:
-        """Return an entry as others are told."""
         value: Any = entry.value
         left = 0 if entry.expires_ns is None else max(1, (entry.expires_ns - ns) // MS)
         return raw_key(entry.key), value[0], value[1], value[2], left
@@ -356,7 +355,6 @@ class Ledger:
         self._finish(Doing((change,), (told,), order=self._order), effects)
 
     def at(self, ns: int) -> float:
-        """Return the moment of a time of day."""
         began, wall_ns = self._origin
         return began + (ns - wall_ns) / NS
 
@@ -433,7 +431,6 @@ class Ledger:
         self.session_values.replace(((raw_key(each.key), *each.value[1:]) for each in entries if each.value[2]), now)
 
     def _note_again(self, key: Value, now: float) -> None:
-        """Note a key whose change was undone."""
         entry = self.engine.find(key)
         if entry is None:
             self.session_values.drop(raw_key(key))

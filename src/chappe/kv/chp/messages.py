@@ -76,7 +76,6 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 def is_key(key: bytes) -> bool:
-    """Return True if a map can have this key."""
     return len(key) <= MAP_KEY_BYTES_MAX and key not in RESERVED
 
 
@@ -167,7 +166,6 @@ def ttl_seconds(left_ms: int) -> bytes:
 
 
 def icanhaz(subtree: bytes) -> list[bytes]:
-    """Return a request for a snapshot."""
     return [ICANHAZ, subtree]
 
 

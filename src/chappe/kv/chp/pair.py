@@ -144,7 +144,6 @@ class PairedMapServer:
 
     @property
     def clients(self) -> int:
-        """Clients that follow, or take a snapshot."""
         return self.core.clients
 
     @property
@@ -217,7 +216,6 @@ class PairedMapServer:
         return self._take()
 
     def handle_taken(self, client: bytes, now: float) -> list[Effect]:
-        """Offer more to a client that has taken everything."""
         self._done += self.core.handle_taken(client, now)
         return self._take()
 

@@ -102,7 +102,6 @@ class MapServerCore:
         return effects
 
     def rest(self) -> list[Effect]:
-        """Stop following the other server, while passive."""
         effects: list[Effect] = []
         if self.peer is not None:
             self.peer.leave(effects)
@@ -211,7 +210,6 @@ class MapServerCore:
         return effects
 
     def handle_taken(self, client: bytes, now: float) -> list[Effect]:
-        """Offer more to a client that has taken everything."""
         effects: list[Effect] = []
         self._plain.taken(client, now, effects)
         return effects
@@ -331,7 +329,6 @@ class MapServerCore:
         effects.append(Report(MapDenied("the other server", reason)))
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:
-        """Report that this server has everything."""
         self.copied = True
         effects.append(Report(MapCopied(len(self.engine))))
 

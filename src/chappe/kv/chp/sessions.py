@@ -85,14 +85,12 @@ class SessionValues:
             self._ends.clear(name)
 
     def replace(self, entries: Iterable[tuple[bytes, bytes, bytes]], now: float) -> None:
-        """Begin anew with these keys, UUIDs and properties."""
         for key in list(self._owners):
             self.drop(key)
         for key, uuid, properties in entries:
             self.note(key, uuid, properties, now)
 
     def heard(self, name: bytes, now: float) -> None:
-        """Note that the client of a session lives."""
         if name in self._keys:
             self._ends.set(name, now + MAP_SESSION_S)
 
@@ -128,8 +126,6 @@ Outcome = tuple[int, int, str]  # number of the step, code and text
 
 
 class Session:
-    """The state of one writer of chappe."""
-
     __slots__ = ("applied", "failed", "heard_ns", "taken", "waiting")
 
     def __init__(self, applied: int, heard_ns: int) -> None:
@@ -155,7 +151,6 @@ class Session:
         return self.applied
 
     def forget(self, done: int) -> None:
-        """Forget outcomes that the writer knows."""
         for number in [each for each in self.failed if each <= done]:
             del self.failed[number]
 

@@ -161,7 +161,6 @@ class FollowedServer:
         return self.chappe is None and self._known_at < math.inf
 
     def alive(self, now: float) -> bool:
-        """Return True if it was heard of lately."""
         return now < self.heard_at + self.silent_s
 
     @property
@@ -181,7 +180,6 @@ class FollowedServer:
 
     @property
     def staged(self) -> int:
-        """Entries that have come of a snapshot."""
         return 0 if self._staged is None else len(self._staged.entries)
 
     def next_timeout(self) -> float:
@@ -224,7 +222,6 @@ class FollowedServer:
         return ""
 
     def flush(self, now: float, effects: list[Effect]) -> None:
-        """Tell how far we are, if it is time."""
         if not self.chappe or self.state not in ("taking", "following"):
             if self.chappe and self.state == "asked" and not self.refused and now >= self._taken_at + BUSY_S:
                 self._taken_at = now  # over a slow link an answer takes longer than a session waits for its client

@@ -65,8 +65,6 @@ class _MapStream:
 
 
 class MapStreams:
-    """All streams of one server."""
-
     def __init__(self, ledger: Ledger, views: Views, limits: MapLimits, name: str) -> None:
         self.map = name
         self._ledger = ledger
@@ -159,7 +157,6 @@ class MapStreams:
             self._wait(stream)
 
     def taken(self, client: bytes, taken: say.Taken, now: float, effects: list[Effect]) -> None:
-        """Note how far a client is."""
         stream = self._known(client, taken.stream, effects)
         if stream is None:
             return
@@ -221,7 +218,6 @@ class MapStreams:
         self._end(client)
 
     def refuse(self, client: bytes, number: int, reason: str, effects: list[Effect]) -> None:
-        """Answer that there is no such stream."""
         effects.append(Close(client))
         name = self.map if reason == "other" else ""
         effects.append(Reply(client, (say.encode(say.Refused(number, reason, name)),)))
@@ -235,7 +231,6 @@ class MapStreams:
         self._batches.clear()  # what follows may be another history, whose sequences begin again
 
     def silent(self, now: float, effects: list[Effect]) -> None:
-        """Give up clients that were silent for too long."""
         for client in self._silences.due(now):
             self._end(client)
             effects.append(Close(client))

@@ -21,8 +21,6 @@ _KEPT: Final = 16  # encoded pieces of a view, for others who take them at the s
 
 
 class MapView:
-    """All entries at one sequence."""
-
     def __init__(self, ledger: Ledger, limits: MapLimits, now: float) -> None:
         self.sequence = ledger.sequence
         self.entries: list[Entry] = ledger.frozen()
@@ -63,8 +61,6 @@ class MapView:
 
 
 class Views:
-    """The views of one server."""
-
     def __init__(self, ledger: Ledger, limits: MapLimits) -> None:
         self._ledger = ledger
         self._limits = limits
@@ -84,7 +80,6 @@ class Views:
         return made
 
     def close(self, view: MapView) -> None:
-        """Note that one taker has it, or has gone."""
         view.takers -= 1
         if not view.takers and view in self._views:
             self._views.remove(view)

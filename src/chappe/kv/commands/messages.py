@@ -226,7 +226,6 @@ class Expiring(Frozen, frozen=True):
 
     @property
     def publisher(self) -> Entity:
-        """The author of the write."""
         return self.change.publisher
 
 
@@ -424,7 +423,6 @@ class Message(Frozen, frozen=True):
 
 
 def piece(snapshot: int, first: int, raw_rows: bytes) -> SnapshotPiece:
-    """Return a piece with its checksum."""
     return SnapshotPiece(snapshot, first, crc32c(raw_rows), raw_rows)
 
 

@@ -91,8 +91,6 @@ class _Refused(ChappeError):
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """A client that waits for a job."""
-
     client: bytes
     request_id: bytes
     request: SinkRequest

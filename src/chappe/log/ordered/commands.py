@@ -86,8 +86,6 @@ class CommitRows(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class DropRows(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
-    """Forget the staged rows of an attempt."""
-
     sink: Name
     run: Name
     batch: Offset
@@ -96,8 +94,6 @@ class DropRows(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
-    """Query the partitions of a topic."""
-
     topic: Topic
 
 
@@ -115,8 +111,6 @@ class Layout(msgspec.Struct, frozen=True, array_like=True, tag="layout"):
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
-    """The batch is at ``first`` <= offsets < ``next``."""
-
     first: int
     next: int
 
@@ -128,8 +122,6 @@ class Conflict(msgspec.Struct, frozen=True, array_like=True, tag="conflict"):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """Nothing was done; ``why`` is a sentence."""
-
     why: str
 
 

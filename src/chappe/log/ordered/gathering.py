@@ -181,7 +181,6 @@ class Gathering:
         return found
 
     def _seal(self, index: int) -> None:
-        """Make a batch of the gathered records."""
         part = self._parts[index]
         values, keys, headers, stamps = part.values, part.keys, part.headers, part.stamps
         if not values:

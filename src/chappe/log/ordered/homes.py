@@ -96,13 +96,11 @@ class Homes:
         return Snapshot(sinks, list(self._origins.items()))
 
     def restore(self, state: Snapshot) -> None:
-        """Return to the state of a snapshot."""
         self._sinks, self._origins = {name: sink for name, sink, _ in state.sinks}, dict(state.origins)
         self._staged = {name: dict(staged) for name, _, staged in state.sinks if staged}
         self.bytes = sum(_size(piece) for each in self._staged.values() for pieces in each.values() for piece in pieces)
 
     def begin(self, command: BeginRun, now_us: int) -> Answer:
-        """Make a run the current one of its sink."""
         self._sweep(now_us)
         sink = self._sinks.get(command.sink)
         if sink is None:
@@ -198,7 +196,6 @@ class Homes:
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _refusal(self, command: BeginRun) -> Answer | None:
-        """Return why an unknown sink is not begun."""
         if command.batch > 0:
             return Refused(
                 f"this chain keeps no commits of this query, which is at batch {command.batch} already: name the "

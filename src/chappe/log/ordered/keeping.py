@@ -144,7 +144,6 @@ class Keeping:
 
     @property
     def news(self) -> bool:
-        """True if there is something to do at once."""
         return bool(self._queue)
 
     def go_on(self, store: LogStore, now: float) -> list[Effect]:

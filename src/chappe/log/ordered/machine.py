@@ -54,8 +54,6 @@ def is_ordered(partition: str) -> bool:
 
 
 class Placed(NamedTuple):
-    """A batch that has its place in a partition."""
-
     topic: str
     partition: str
     batch: Batch

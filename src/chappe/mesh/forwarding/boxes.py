@@ -94,8 +94,7 @@ class Box(Generic[T]):
         return len(self._waiting) >= 2 * self.messages_max or self.bytes >= 2 * self.bytes_max
 
     @abstractmethod
-    def _remove_oldest(self) -> tuple[T, int]:
-        """Remove and return the oldest, and its size."""
+    def _remove_oldest(self) -> tuple[T, int]: ...
 
     def _count_dropped(self, message: T, size: int) -> None:
         self.dropped += 1

@@ -120,7 +120,6 @@ class Branch:
         return frozenset([number_given(frame) for number, frame in child.kept if number > done])
 
     def both(self) -> list[Branch]:
-        """It, and the second one."""
         return [self] if self.second is None else [self, self.second]
 
     def leads_by(self, hops: list[Hop]) -> bool:

@@ -62,7 +62,6 @@ class Congestion:
         self._claims: dict[int, tuple[bytes, float]] = {}  # connection: its last claim that was news, and when
 
     def note(self, full: Link, source: Link, now: float) -> None:
-        """Note that messages from ``source`` filled a link."""
         found = self._full.get(full.conn)
         if found is None:
             found = self._full[full.conn] = _FullPeer(full, now)
@@ -161,7 +160,6 @@ class Outboxes:
         self._blocks = blocks
 
     def put(self, link: Link, frame: bytes) -> bool:
-        """Put a message; False if it was dropped."""
         outbox = link.outbox
         if outbox.add(frame):  # nearly always
             return True

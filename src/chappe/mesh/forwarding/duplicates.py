@@ -63,7 +63,6 @@ class Turn:
                 boxes[subscriber] = [message]
 
     def deliver_all(self, subscribers: tuple[int, ...], messages: list[Message]) -> None:
-        """Deliver several messages of one topic at once."""
         if self._opens is not None and subscribers:
             messages = self._opens(messages)
             if not messages:
@@ -138,8 +137,6 @@ class Early:
 
 
 class _Origin:
-    """The messages of one origin that came."""
-
     __slots__ = ("floor", "old", "young")
 
     def __init__(self) -> None:

@@ -108,7 +108,6 @@ class Echoes:
         self._plan()
 
     def tick(self, now: float) -> list[bytes]:
-        """Return the originals to try again."""
         return self._unblock([each for each, (until, _) in self._blocked.items() if now >= until])
 
     def link_down(self, original: bytes) -> list[bytes]:

@@ -289,7 +289,6 @@ class Flooding:
     # -- comparing --------------------------------------------------------------------------------
 
     def _compare(self, now: float) -> list[Effect]:
-        """Compare with the next neighbour in turn."""
         self._compare_at = inf
         peers = sorted(peer for peer, link in self._links.items() if link.chappe)
         if not peers:

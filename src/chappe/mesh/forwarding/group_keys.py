@@ -74,7 +74,6 @@ class HandingOn:
         self._offered_at.pop(link.conn, None)
 
     def say(self, now: float) -> list[Effect]:
-        """Announce our version, if it is time."""
         rules = self._rules
         if now < self.due or rules is None:
             return []
@@ -85,7 +84,6 @@ class HandingOn:
         return [link.flush for link in links]
 
     def hear(self, link: Link, payload: bytes, now: float) -> list[Effect]:
-        """Take a neighbour's version, or its file."""
         if not _VERSION.size <= len(payload) <= _VERSION.size + FILE_BYTES_MAX:
             raise ProtocolError(f"permissions of {len(payload)} bytes are cut off or too large")
         rules = self._rules
@@ -149,7 +147,6 @@ class KeysHere:
 
 
 def pack_versions(versions: Iterable[tuple[str, int]]) -> bytes:
-    """Return the payload that announces versions."""
     parts = [bytes([_SAID])]
     for group, version in versions:
         name = group.encode()
@@ -158,7 +155,6 @@ def pack_versions(versions: Iterable[tuple[str, int]]) -> bytes:
 
 
 def pack_lines(group: str, lines: bytes) -> bytes:
-    """Return the payload that brings lines of a group."""
     name = group.encode()
     return bytes([_LINES, len(name)]) + name + lines
 
@@ -225,7 +221,6 @@ class KeysHandingOn:
         self._met.pop(link.conn, None)
 
     def say(self, now: float) -> list[Effect]:
-        """Announce our versions, if it is time."""
         if now < self.due:
             return []
         self.due = now + SAY_S
@@ -233,7 +228,6 @@ class KeysHandingOn:
         return [action for link in links for action in self._say(link)]
 
     def hear(self, link: Link, payload: bytes, now: float) -> list[Effect]:
-        """Take a neighbour's versions, or lines."""
         said, here, neighbour = parse_keys(payload), self._here, self._met.get(link.conn)
         if here is None or neighbour is None:
             return []
@@ -299,6 +293,5 @@ class _Neighbour:
         self.sent: dict[str, tuple[int, float]] = {}  # what comes after which version, and when; by group
 
     def begin(self, now: float) -> None:
-        """Begin another second, if the last one is over."""
         if now >= self.begun + 1.0:
             self.begun, self.offers, self.bytes = now, 0, 0

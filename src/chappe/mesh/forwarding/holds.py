@@ -84,12 +84,10 @@ class Holds:
         self.full[holder].beyond = beyond
 
     def taken(self, subscriber: int, now: float) -> None:
-        """Note that a full subscriber has taken something."""
         if subscriber in self.full:
             self.full[subscriber].taken_at = now
 
     def free(self, holder: Holder) -> None:
-        """Note that it has room, or is gone."""
         full = self.full.pop(holder, None)
         if full is not None:
             for branch in full.branches:
@@ -133,7 +131,6 @@ class Holds:
             self._note(branch, hold)
 
     def lost(self, branch: Branch, child: Child) -> None:
-        """Note that the link to a hop below ended."""
         hold = self._holds.get(branch)
         if hold is not None and hold.below.pop(child, None) is not None:
             self._note(branch, hold)

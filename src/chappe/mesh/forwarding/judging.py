@@ -204,7 +204,6 @@ class MessageJudge:
         return not verb
 
     def gives(self, link: Link, topic: bytes, count: int = 1) -> bool:
-        """Return whether messages may be sent to a neighbour."""
         verb = "" if self.rules is None else self.rules.getting(link.identity, topic)
         if verb:
             self._refuse(f"to {link.identity}", link, verb, count, topic)

@@ -188,7 +188,6 @@ class KeptMessages:
             link.kept_bytes -= len(child.kept.popleft()[1])
 
     def _back(self, branch: Branch, child: Child, number: int) -> None:
-        """Note the end of a detour."""
         key = branch.origin, child.hop.id
         child.detoured.remove(number)
         self._around[key] -= 1
@@ -197,7 +196,6 @@ class KeptMessages:
         self._rose(branch)
 
     def _rose(self, branch: Branch) -> None:
-        """Note that more of a tree may be confirmed."""
         if branch.upstream != NOBODY:
             self._unconfirmed[branch] = None
             self.confirm_at = -inf

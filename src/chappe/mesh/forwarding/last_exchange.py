@@ -67,7 +67,6 @@ class LastExchange:
             self.asking.forget(subscriber)
 
     def keep(self, topic: bytes, payload: bytes, place: int) -> None:
-        """Keep the newest message published here."""
         assert self.kept is not None
         self._trees.number += 1  # also of what went nowhere, so that what follows is newer
         number = self._trees.number
@@ -91,7 +90,6 @@ class LastExchange:
         return found
 
     def take(self, message: Message, opens: Opens | None, now: float) -> list[Effect]:
-        """Take a question for last values, or an answer."""
         asker = message.origin
         if message.topic == LAST_ASK:
             subscriber, wanted = parse_question(message.payload)

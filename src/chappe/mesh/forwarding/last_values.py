@@ -160,7 +160,6 @@ class LastQuestions:
             del self._asked[key]
 
     def look(self) -> None:
-        """Note that the network has changed."""
         if self._subscribers:
             self.due = -inf
 
@@ -216,7 +215,6 @@ class LastAnswers:
         return part
 
     def forget(self, key: tuple[bytes, int]) -> None:
-        """Forget an asker to which no way leads."""
         del self._owed[key]
 
 

@@ -134,7 +134,6 @@ class Published(KeptMessages):
             self._let_be(each)
 
     def _let_be(self, branch: Branch) -> None:
-        """Use a tree of ours no more."""
         branch.used = False
         self._drain(branch)
 
@@ -229,7 +228,6 @@ class Published(KeptMessages):
             self._send(branch, child, number, frame, self._put_anyway)
 
     def go_on(self, now: float) -> None:
-        """Send messages that need not wait any longer."""
         self._survey()
         self.order.go_on(now)
 

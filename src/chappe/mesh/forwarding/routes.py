@@ -127,7 +127,6 @@ class Route:
         self.count = 0  # receivers elsewhere
 
     def leads_where(self, other: Route) -> bool:
-        """Return whether both routes lead to the same receivers."""
         mine = self.data, self.commands, self.tree, self.originals, self.flushes, self.count, self.refused
         their = other.data, other.commands, other.tree, other.originals, other.flushes, other.count, other.refused
         return mine == their

@@ -359,7 +359,6 @@ class Router:
     # -- what comes -------------------------------------------------------------------------------
 
     def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """Take frames of an established link."""
         link.received += len(frames)
         turn = Turn(self.opens, self.lasts.newest)
         chappe = link.chappe
@@ -639,7 +638,6 @@ class Router:
         return list(self._flushes())
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Try blocked links again; report what was dropped."""
         self.originals.unblock(self.originals.echoes.tick(now))
         self.outboxes.note_drops()
         if self.holds.due <= now:

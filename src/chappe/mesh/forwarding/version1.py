@@ -70,7 +70,6 @@ class Originals:
             self._topology.set_original_filter(link.peer_id, self._judge.subscribed(link, link.filter))
 
     def announce(self) -> list[Effect]:
-        """Tell each original our filter, where that has changed."""
         actions: list[Effect] = []
         for link in self.links.values():
             wanted = NOTHING if link.blocked else self._topology.announcement(link.peer_id)
@@ -99,7 +98,6 @@ class Originals:
     def publish(
         self, links: Sequence[Link], receiver: bytes, kind: int, topic: bytes, payload: bytes, now: float
     ) -> None:
-        """Send a message that is published here."""
         frame = pack_message(self._own, receiver, kind, TTL, topic, payload)
         for link in links:
             if self._judge.gives(link, topic):

@@ -74,7 +74,6 @@ class Trees(Published):
     """All trees that are known here, including those of others, along which messages come."""
 
     def take_control(self, link: Link, message: Message, now: float) -> None:
-        """Take a neighbour's message about trees."""
         if message.kind == CONFIRM:
             self.take_confirm(link, message.payload, now)
         elif message.kind == HOLD:
@@ -239,7 +238,6 @@ class Trees(Published):
         return self._put_batch(link, frame)
 
     def take_hold(self, link: Link, payload: bytes, now: float) -> None:
-        """Note trees that a neighbour holds, or lets go."""
         for label, idle_ms in parse_entries(payload):
             branch = self._labels.get(label)
             child = None if branch is None else branch.children.get(link.peer_id)
@@ -254,7 +252,6 @@ class Trees(Published):
         self._tell_above(entries, pack_holds)
 
     def take_confirm(self, link: Link, payload: bytes, now: float) -> None:
-        """Note messages that a neighbour confirms."""
         for label, number in parse_entries(payload):
             branch = self._labels.get(label)
             child = None if branch is None else branch.children.get(link.peer_id)

@@ -118,7 +118,6 @@ class PeerDialling:
         return [Report(told()), *(Resolve(each, told()) for each in target.tickets)]
 
     def _pause_s(self, target: Target) -> float:
-        """Return how long to wait after as many failures."""
         retry = target.retry
         if retry.pause_max_s <= retry.pause_s:
             return retry.pause_s
@@ -147,7 +146,6 @@ class PeerDialling:
         return [Resolve(each, outcome) for each in tickets]
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Dial targets that are due."""
         return [action for each in self.retries.due(now) for action in self._dial(self.targets[each])]
 
     def _forget(self, target: Target) -> None:

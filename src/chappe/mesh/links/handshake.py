@@ -242,7 +242,6 @@ class PeerHandshake:
         return self._end(Failed(drop.code, f"the peer refused the connection: {drop.reason}", told=told))
 
     def _check_sender(self, sender: bytes) -> list[Step]:
-        """Refuse ids that cannot be; else remember the sender."""
         if sender == self._own:
             return self._refuse(Code.PEER_INVALID, "an endpoint cannot peer with itself")
         if sender == NOBODY or (self.peer_id is not None and sender != self.peer_id):

@@ -65,7 +65,6 @@ class Heartbeats:
         return min(self.at, self._beat_at + CLAIM_S) if self._congestion.waits else self.at
 
     def claims(self, now: float) -> None:
-        """Note news for the peers that wait for us."""
         self.at = min(self.at, now)
 
     def beat(self, links: Iterable[Link], now: float) -> tuple[list[Effect], list[Link]]:
@@ -118,7 +117,6 @@ class Heartbeats:
         return token + TIME.pack(micros(now))
 
     def answered(self, link: Link, token: bytes, now: float) -> None:
-        """Note the answer to one of these pings."""
         if link.probes:
             link.confirmed, asked_at = link.probes.popleft()
             link.progress_at = now

@@ -398,7 +398,6 @@ PLACES: Final = SERVERS_MAX + 1  # numbers in one round
 
 
 def decider(number: int) -> int:
-    """The place of the server that decided ``number``."""
     return number % PLACES
 
 

@@ -181,7 +181,6 @@ class BinaryStar:
 
     @property
     def partner(self) -> Literal["unknown", "here", "silent"]:
-        """The state of the partner."""
         if self._linked:
             return "here"
         return "unknown" if self._peer is None and not self._original else "silent"
@@ -206,7 +205,6 @@ class BinaryStar:
         return found
 
     def story(self) -> str:
-        """What it knows, for people."""
         return (
             f"{NAMES[self.role]}, {NAMES[self.state]} in term {self.term} of {self.seen}, data of"
             f" {self.record.term}.{self.record.rank}, confirms {self.confirms}, partner {self.partner}"
@@ -633,7 +631,6 @@ class BinaryStar:
         return effects + rest
 
     def _beat(self) -> Beat:
-        """Return the heartbeat, without times."""
         peer = self._peer
         return Beat(
             self.state, self.role, int(self._heartbeat_s * 1000), self.life, 0, 0 if peer is None else peer.life, 0,

@@ -45,8 +45,6 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """A pair's record on a witness's disk."""
-
     pair: bytes
     held: Grant
 
@@ -66,7 +64,6 @@ class WitnessCore:
         self._refused: dict[tuple[bytes, int], int] = {}  # by pair and role: the term whose refusal was reported
 
     def next_timeout(self) -> float:
-        """Return infinity: it has no timers."""
         return math.inf
 
     def handle_timeout(self, now: float) -> list[Effect]:

@@ -164,7 +164,6 @@ class ChainClient:
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _step(self) -> _Step:
-        """Return the next commands that fit into one step."""
         unsent, size = self._unsent, 0
         tokens: list[int] = []
         for token, command in unsent.items():
@@ -187,7 +186,6 @@ class ChainClient:
         return [listen, *self._again(), *(self._ask(token) for token in self._reads)]
 
     def _again(self) -> list[Effect]:
-        """Send all steps under way once more."""
         if self._unsent and not self._session:
             return [Send(self._head(), Open(self._name()))]
         return [self._say(each) for each in self._steps]

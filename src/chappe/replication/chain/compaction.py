@@ -22,8 +22,6 @@ STEP_S: Final = 0.002  # between two pieces of a state, for other work
 
 
 class CompactionServer(Protocol):
-    """The server that contains this part."""
-
     place: int
     number: int
     configuration: Configuration
@@ -97,12 +95,10 @@ class Compaction:
         return math.inf if self._making is None else self._making.step_at
 
     def handle_timeout(self, now: float) -> None:
-        """Make another piece, if it is due."""
         if self._making is not None and now >= self._making.step_at:
             self._make(self._making, now)
 
     def begin(self, size: int) -> None:
-        """Begin anew with a state of ``size`` bytes."""
         self._making = self._made = self._unsettled = None
         self._mind_size(size)
 
@@ -163,7 +159,6 @@ class Compaction:
         self._make(self._making, now)
 
     def _make(self, made: _StateMaking, now: float) -> None:
-        """Make another piece of the snapshot."""
         making, gives = made.making, self._server.gives
         if made.mark is None and not gives:
             self._making = None  # the joiner is gone

@@ -326,7 +326,6 @@ class ChainServerCore:
         return actions + self.serving.flush()
 
     def _commit(self) -> None:
-        """Commit, as the tail, the entries that all have."""
         if self.tail and self.aligned and not self.holds:
             self.apply(self.safe if self.head else min(self.safe, self._upstream))
 
@@ -352,7 +351,6 @@ class ChainServerCore:
         self.storing.replace_log(state)
 
     def take_state(self, state: ChainState, restored: Restored) -> None:
-        """Begin anew with a state of the tail."""
         restored.finish(state.index)
         self.compaction.begin(state.size)
         self.log = EntryLog(state.index, state.term)
@@ -462,7 +460,6 @@ class ChainServerCore:
     # -- configurations ---------------------------------------------------------------------------------------
 
     def beat(self, now: float) -> Beat:
-        """Return what the others are told of this server."""
         return Beat(
             self.number, self.agreement.memory.disk, self.life, self.log.end, self.safe, self.committed,
             self.peers.hears(now), self._leaves,
@@ -527,7 +524,6 @@ class ChainServerCore:
         return disk if follows else another(disk, number)
 
     def _be_in(self, configuration: Configuration) -> Configuration:
-        """Enter the newest configuration that this server knows."""
         self.configuration = configuration
         places = configuration.places
         self.member = configuration.life(self.place) == self.life  # this life is one of the chain

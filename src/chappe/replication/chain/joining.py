@@ -28,8 +28,6 @@ TOO_LARGE_S: Final = 60.0  # who cannot take a state asks so much later whether 
 
 
 class JoiningServer(Protocol):
-    """The server that contains this part."""
-
     life: int
     number: int
     names: tuple[str, ...]
@@ -164,7 +162,6 @@ class Joining:
 
     @property
     def why(self) -> str:
-        """Why this server does not join, if it knows."""
         if self._server.place in self._server.configuration.places:
             return ""
         return "its disk is behind: it takes nothing more until that has caught up" if self.full else self._hindered
@@ -188,7 +185,6 @@ class Joining:
         return [Send(tail, Join(server.number, server.life, committed, not server.aligned))]
 
     def take_piece(self, sender: int, message: Piece, now: float) -> list[Effect]:
-        """Take a piece of a state."""
         server, configuration, limits = self._server, self._server.configuration, self._limits
         if server.place in configuration.places or sender != configuration.places[-1]:
             return []

@@ -51,7 +51,6 @@ class EntryLog:
 
     @staticmethod
     def size(entries: Sequence[Entry]) -> int:
-        """Return the bytes that entries count for."""
         return sum(map(_size, entries))
 
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -81,7 +80,6 @@ class EntryLog:
         self.bytes += _size(entry)
 
     def cut(self, index: int) -> None:
-        """Drop the entries behind one."""
         assert index >= self.base
         gone = self._entries[index - self.base :]
         del self._entries[index - self.base :]

@@ -172,8 +172,6 @@ Outcomes: TypeAlias = tuple[Outcome, ...]  # of the commands of a step
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """To the head: open a session."""
-
     nonce: Nonce
 
 
@@ -224,8 +222,6 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
 
 
 class Says(msgspec.Struct, frozen=True, array_like=True, tag="says"):
-    """The answer to a ``Read``."""
-
     token: Word
     outcome: Word
     result: Result

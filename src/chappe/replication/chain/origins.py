@@ -76,7 +76,6 @@ class _Shares:
         self._sessions[session] = None
 
     def remove(self, session: int, origin: bytes) -> None:
-        """Remove a session if it is there."""
         if session not in self._sessions:
             return
         del self._sessions[session]

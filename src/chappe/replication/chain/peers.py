@@ -38,12 +38,10 @@ class Peers:
         return self._beats.get(place) if fresh else None
 
     def heard(self, now: float) -> dict[int, Beat]:
-        """Return all that are heard, by place."""
         found = ((place, self.beat(place, now)) for place in self.others)
         return {place: beat for place, beat in found if beat is not None}
 
     def hears(self, now: float) -> int:
-        """Return a bit for each server that is heard."""
         return sum(1 << place for place in self.heard(now))
 
     def mutual(self, place: int, now: float) -> Beat | None:

@@ -23,8 +23,6 @@ STAGGER_BEATS: Final = 3  # servers propose one after the other
 
 
 class ProposingServer(Protocol):
-    """The server that contains this part."""
-
     place: int
     names: tuple[str, ...]
     number: int

@@ -247,7 +247,6 @@ class ChainReplica:
         return b"".join(made.chunks)
 
     def restoring(self) -> Restored:
-        """Return an object that rebuilds the replica from chunks."""
         return Restored(self)
 
     def restore(self, index: int, chunks: Iterable[Buffer]) -> None:
@@ -293,7 +292,6 @@ class ChainReplica:
             return RAISED, _reason(error)
 
     def _forget(self) -> None:
-        """End sessions that were not used for long."""
         until = self._age_us - self._session_us
         sessions = self._sessions
         while sessions:

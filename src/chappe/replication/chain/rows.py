@@ -34,7 +34,6 @@ class Rows(Generic[Key]):
         return self._count
 
     def get(self, key: Key) -> bytes | None:
-        """Return the value of a key, or None."""
         return self._parts[_part(key)].get(key)
 
     def put(self, key: Key, value: bytes) -> None:
@@ -43,7 +42,6 @@ class Rows(Generic[Key]):
         rows[key] = value
 
     def erase(self, key: Key) -> bool:
-        """Remove a key; returns whether it was there."""
         place = _part(key)
         if key not in self._parts[place]:
             return False
@@ -69,7 +67,6 @@ class Rows(Generic[Key]):
         return _Pieces(list(self.share()))
 
     def taking(self) -> RowsTaken[Key]:
-        """Return an object that rebuilds these rows from pieces."""
         return RowsTaken(self, self._kind)
 
     def replace(self, parts: list[dict[Key, bytes]]) -> None:

@@ -88,7 +88,6 @@ class ReadingRounds:
         return True
 
     def ask(self) -> bool:
-        """Return True if a round is to begin."""
         if self.asking or not self._reads or self._reads[-1].round <= self.round:
             return False
         self.round += 1
@@ -109,7 +108,6 @@ class ReadingRounds:
             each.round, each.need = self.round + 1, -1
 
     def vote(self, place: int, round_: int, majority: int) -> None:
-        """Note that a server has voted for nothing newer."""
         if not self.asking or round_ != self.round:
             return
         self._votes.add(place)
@@ -149,8 +147,6 @@ Listening = int | bytes  # a session, or what one is opened with
 
 
 class ServingServer(Protocol):
-    """The server that contains this part."""
-
     place: int
     life: int
     number: int
@@ -282,7 +278,6 @@ class Serving:
         return [self._redirect(each.client) for each in self._reads.clear()]
 
     def forget(self) -> None:
-        """Forget the sessions of a log that was replaced."""
         self._lasts = {}
         server = self._server
         if server.head:

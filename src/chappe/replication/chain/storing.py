@@ -20,8 +20,6 @@ VOTE: Final = "the vote on the next configuration"
 
 
 class StoringServer(Protocol):
-    """The server that contains this part."""
-
     number: int
     configuration: Configuration
     member: bool
@@ -70,7 +68,6 @@ class Storing:
         self._cut, self._state, self._saves = None, state, None
 
     def cut(self, base: int) -> None:
-        """Drop the entries behind ``base``."""
         self.synced = min(self.synced, base)
         if self._written > base:
             self._written = base

@@ -115,7 +115,6 @@ def chain_of(name: str, servers: Sequence[str], *, fixed: bool = False) -> bytes
 
 
 def encode_header(kind: int, place: int, chain: bytes) -> bytes:
-    """Return the bytes of a first frame."""
     return HEADER.pack(MAGIC, VERSION, kind, place, chain)
 
 

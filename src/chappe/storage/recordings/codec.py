@@ -52,8 +52,6 @@ class RecordedMessage(NamedTuple):
 
 
 class RecordingEncoder:
-    """The entries of one file."""
-
     def __init__(self) -> None:
         self._topics: dict[bytes, int] = {}
 

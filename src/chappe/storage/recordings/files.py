@@ -74,5 +74,4 @@ class RecordingFiles:
             file.write(b"".join([line + b"\n" for line in lines]))
 
     def close(self) -> None:
-        """Release everything; safe to call twice."""
         self._messages.close()

@@ -250,7 +250,6 @@ class _Sorting:
         self._end, self._place = self._settled, PLACE_MAX  # of the block before
 
     def take(self, block: Block) -> None:
-        """Take the next block whose header is right."""
         if block.place == 0:
             self._acknowledged = max(self._acknowledged, block.position)
         elif block.position != self._end and block.place < PLACE_MAX and self._place >= block.place - 1:

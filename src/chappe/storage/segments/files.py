@@ -65,7 +65,6 @@ class FileOps:
         sync_file(fd)
 
     def ftruncate(self, fd: int, length: int) -> None:
-        """Cut the file to ``length``."""
         os.ftruncate(fd, length)
 
     def replace(self, source: str, target: str) -> None:
@@ -76,7 +75,6 @@ class FileOps:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        """Create a directory that is private to its owner."""
         os.mkdir(path, PRIVATE_DIRECTORY)
 
     def drop_cache(self, fd: int, position: int, size: int) -> None:

@@ -37,7 +37,6 @@ def try_to_save_index(folder: TopicFolder, number: int, raw: bytes) -> None:
 
 
 def save_copy(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = True) -> None:
-    """Write the copy of an index; raises OSError."""
     copies = TopicFolder(folder.ops, folder.copies, folder.topic, folder.store_id)
     if not os.path.isdir(copies.path):
         above = os.path.dirname(copies.path)
@@ -135,7 +134,6 @@ class Handles:
         self._open_max = descriptors(OPEN_MAX)
 
     def fd(self, folder: TopicFolder, number: int) -> int:
-        """The open file of a segment; raises OSError."""
         return self._handle(folder, number).fd
 
     def index(self, folder: TopicFolder, number: int) -> Index:

@@ -138,7 +138,6 @@ class Slot:
         self.next = max(self.next, next_)
 
     def start_at(self, first: int) -> None:
-        """Raise the first offset; never lowers it."""
         if first > self.first:
             self.first = first
             self.next = max(self.next, first)

@@ -137,7 +137,6 @@ class SegmentStorage:
             self._manifest.renew(self._known())
 
     def _known(self) -> Iterator[tuple[str, KnownTopic]]:
-        """Iterate over all entries of the manifest."""
         for topic, appender in self._appenders.items():
             table = appender.table
             yield topic, KnownTopic(appender.oldest, Mark(table.number, table.length, table.spans()))

@@ -21,8 +21,6 @@ def widen(spans: Spans, name: str, first: int, next_: int) -> None:
 
 
 class BlockRow(NamedTuple):
-    """A block on its way into a table."""
-
     partition: str
     base: int
     records: int
@@ -80,7 +78,6 @@ class BlockTable:
         return spans
 
     def append(self, row: BlockRow) -> None:
-        """Add a block that is on disk."""
         known = self.ids.get(row.partition)
         if known is None:
             known = self.ids[row.partition] = len(self.names)
@@ -97,7 +94,6 @@ class BlockTable:
         self.records += row.records
 
     def body_bytes(self, row: int, header_bytes: int) -> int:
-        """The size of a row's batch."""
         name = self.names[self.partition[row]]
         address = len(name) if name.isascii() else len(encode_name(name))
         return self.size[row] - header_bytes - address

@@ -121,8 +121,6 @@ class ActiveIndex:
 
 
 class TopicIndex:
-    """The readable offsets of one topic."""
-
     def __init__(self, folder: TopicFolder, handles: Handles) -> None:
         self.topic = folder.topic
         self.folder = folder
@@ -154,7 +152,6 @@ class TopicIndex:
         self._load_lost(table.lost)
 
     def finish_loading(self, pins: Pins) -> None:
-        """Apply what is known of removed segments."""
         for name, first in pins.items():
             slot = self._slot(name, first)
             slot.start_at(first)
@@ -167,7 +164,6 @@ class TopicIndex:
             self._slot(name, first).widen(first, next_)
 
     def _slot(self, name: str, first: int) -> Slot:
-        """A partition; a new one starts at ``first``."""
         slot = self.slots.get(name)
         if slot is None:
             slot = self.slots[name] = Slot(self.topic, name, first)
