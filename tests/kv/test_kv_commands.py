@@ -138,7 +138,7 @@ def test_what_chappe_adds_comes_back_and_is_refused_when_cut(command: cmd.Comman
     ids=repr,
 )
 def test_several_hold_nothing_but_changes(changes: cmd.Command) -> None:
-    with pytest.raises(ProtocolError, match="is no change"):
+    with pytest.raises(ProtocolError, match="is not a change"):
         decode_message(
             encode_message(1, MASTER, NOBODY, cmd.encode_several([bytes(encode_command(changes)) + bytes(99)]))
         )

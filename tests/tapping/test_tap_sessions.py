@@ -142,6 +142,6 @@ def test_what_taps_wrote_before_they_said_their_format_is_understood() -> None:
 def test_a_question_that_only_newer_taps_know_is_answered_in_a_sentence() -> None:
     answer = unknown_kind(b"\x92\xa4peek\x01")
     assert answer is not None
-    assert "'peek' is none of these: upgrade it" in answer.reason
+    assert "'peek' is not one of them: upgrade it" in answer.reason
     for garbage in (b"", b"\xc1", encode(Look()), b"\x80"):
         assert unknown_kind(garbage) is None

@@ -348,7 +348,7 @@ def test_own_ids_are_read_from_the_own_certificate(keys: Path) -> None:
     [
         ("encrypted", None, "is encrypted: give its passphrase"),
         ("encrypted", "wrong", "the passphrase is not that of"),
-        ("expired", None, "our own certificate is no use: the certificate has expired"),
+        ("expired", None, "our own certificate cannot be used: the certificate has expired"),
         ("absent", None, "does not exist: `chappe keys add NAME`"),
     ],
 )

@@ -254,7 +254,7 @@ def _value(found: Any, depth: int, budget: _Budget) -> Value:
         raise InvalidData(f"the type {_shown(kind)} is unknown")
     accepts, make = read
     if type(data) not in accepts:
-        raise InvalidData(f"{_shown(data)} is no {kind}")
+        raise InvalidData(f"{_shown(data)} is not a value of type {kind}")
     try:
         return make(data)
     except UnsupportedValue as problem:
@@ -282,7 +282,7 @@ def _plain(found: Any, depth: int, budget: _Budget) -> Value:
 
 def _container(kind: str, data: Any, depth: int, budget: _Budget) -> Value:
     if not isinstance(data, list):
-        raise InvalidData(f"{_shown(data)} is no {kind}: it needs an array")
+        raise InvalidData(f"{_shown(data)} is not a value of type {kind}: it needs an array")
     budget.enter(depth, len(data) * (2 if kind == "table" else 1))
     if kind == "table":
         return _table(data, depth + 1, budget)

@@ -261,7 +261,7 @@ def _ip(source: str | IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     try:
         ip = ip_address(source)
     except ValueError:
-        raise UnsupportedValue(f"{source!r} is no IP address") from None
+        raise UnsupportedValue(f"{source!r} is not an IP address") from None
     if isinstance(ip, IPv6Address) and ip.scope_id is not None:
         raise UnsupportedValue(f"{source!s} has a zone, which an address cannot carry")
     return ip

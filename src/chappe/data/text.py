@@ -95,7 +95,7 @@ def from_text(text: str, kind: str | None = None) -> Value:
     if kind == "table" and value is EMPTY_SET:
         return EMPTY_TABLE
     if kind is not None and type_name(value) != kind:
-        raise InvalidData(f"{_shown(text)} is no {kind}")
+        raise InvalidData(f"{_shown(text)} is not a value of type {kind}")
     return value
 
 

@@ -322,7 +322,7 @@ def unknown_kind(raw: bytes) -> ErrorAnswer | None:
         return None
     if not isinstance(found, list) or not found or not isinstance(found[0], str) or found[0] in KINDS:
         return None
-    text = f"it answers questions of format {FORMAT}, and {found[0][:40]!r} is none of these: upgrade this store"
+    text = f"it answers questions of format {FORMAT}, and {found[0][:40]!r} is not one of them: upgrade this store"
     return ErrorAnswer(text, UNKNOWN)
 
 

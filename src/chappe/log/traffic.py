@@ -106,7 +106,7 @@ def parse_report(body: bytes) -> TrafficReport:
         raise ProtocolError(f"no report of what passes: {error}") from None
     counts = [count for row in (*report.came, *report.answered) for count in row[1:]]
     if any(not isinstance(each, int) or each < 0 for each in (report.waiting, *counts)):
-        raise ProtocolError("a report of what passes has a number that is none")
+        raise ProtocolError("traffic report: invalid number")
     return msgspec.structs.replace(
         report,
         carries=report.carries[:ROWS_MAX],

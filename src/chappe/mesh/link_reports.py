@@ -113,7 +113,7 @@ def _rows(found: object, least: int) -> list[tuple[Any, ...]]:
 
 def _name(row: tuple[Any, ...]) -> str:
     if not isinstance(row[0], str) or len(row[0]) > NAME_MAX:
-        raise ProtocolError("a report has a name that is none")
+        raise ProtocolError("report of links: invalid name")
     return row[0]
 
 
@@ -173,5 +173,5 @@ def _values(payload: bytes) -> tuple[Any, ...]:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
-        raise ProtocolError("a report of links has a number that is none")
+        raise ProtocolError("report of links: invalid number")
     return int(value)

@@ -305,4 +305,4 @@ def to_json(snapshot: SystemSnapshot) -> bytes:
 
 
 def _refuse(value: object) -> Any:
-    raise TypeError(f"{type(value).__name__} is no part of the contract")
+    raise TypeError(f"{type(value).__name__} is not part of the contract")

@@ -115,7 +115,7 @@ class KeyChain:
         new = lines[known:]
         for at in range(len(new), 0, -1):  # the last one tells of all lines; the others are to be right as they go on
             if not check(_signature(new[at - 1]), self._to_sign(self.version + at, digests[known + at])):
-                raise ConfigError("it is not as the authority signed it")
+                raise ConfigError("signature check failed")
             if not all_signed:
                 break
         try:
@@ -188,7 +188,7 @@ def _split(raw: bytes, group: str) -> tuple[_ChainHead, list[bytes]]:
         if msgspec.json.encode(head) != first:
             raise UsageError("written in another way")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError):
-        raise ConfigError("it is not as the authority signed it: there is no such first line") from None
+        raise ConfigError("signature check failed: header missing") from None
     if head.group != group:
         raise ConfigError(f"it is of the group {head.group}, and not of {group}")
     if head.version > VERSION_MAX - EPOCHS_MAX * 2 or rest.count(b"\n") > EPOCHS_MAX * 2:

@@ -110,7 +110,7 @@ def unknown_kind(raw: bytes) -> Refused | None:
         return None
     if not isinstance(found, list) or not found or not isinstance(found[0], str) or found[0] == "look":
         return None
-    return Refused(f"it answers questions of format {FORMAT}, and {found[0][:40]!r} is none of these: upgrade it")
+    return Refused(f"it answers questions of format {FORMAT}, and {found[0][:40]!r} is not one of them: upgrade it")
 
 
 def decode_answer(raw: bytes) -> Shown | Refused:

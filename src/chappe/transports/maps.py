@@ -62,7 +62,7 @@ class MapAddress:
     def check_dialled(self) -> None:
         """Raise UsageError if one can only listen there, or not even that."""
         if not (is_dialled(self.host) and self.port):
-            raise UsageError(f"{str(self)!a} is no address to connect to: HOST:PORT is wanted, or NAME@HOST:PORT")
+            raise UsageError(f"{str(self)!a} is not an address to connect to: give HOST:PORT or NAME@HOST:PORT")
 
     def known(self, gate: Gate | None) -> MapAddress:
         """Return the address with the identity that is to be dialled there, if there are keys.

@@ -101,7 +101,7 @@ class Contexts:
                 except ssl.SSLWantReadError:
                     done = False
                 except ssl.SSLError as error:
-                    raise UsageError(f"our own certificate is no use: {explain(error)}") from None
+                    raise UsageError(f"our own certificate cannot be used: {explain(error)}") from None
             if done:
                 break
         return named_ids(dialler)
@@ -185,7 +185,7 @@ def _load_own(made: ssl.SSLContext, security: Tls) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UsageError(f"{security.key} is not the key of {security.certificate}") from None
-        wrong = f"{security.certificate} and {security.key} are no certificate and key in PEM form"
+        wrong = f"{security.certificate} and {security.key} are not a certificate and its key in PEM form"
         if security.passphrase is not None:  # OpenSSL does not tell these apart
             wrong = f"the passphrase is not that of {security.key}, or {wrong}"
         raise UsageError(wrong) from None

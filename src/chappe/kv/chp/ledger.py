@@ -137,7 +137,7 @@ class Ledger:
     def _load(self, loaded: Loaded) -> None:
         for key, value, expires_ns in loaded.entries:
             if not isinstance(value, tuple) or len(value) != 3 or not all(type(each) in (str, bytes) for each in value):
-                raise ProtocolError(f"what is stored under {key!r} is no entry of a shared map; choose another path")
+                raise ProtocolError(f"the value of {key!r} is not an entry of a shared map: choose another path")
             self.engine.put(key, tuple(raw_key(each) for each in value), expires_ns)
         for row in loaded.writers:
             if row.entity == NOBODY:
@@ -567,7 +567,7 @@ def _published(told: Told, sequence: int) -> list[bytes]:
 
 
 def _no_key(key: bytes) -> str:
-    return f"{key[:100]!r} is no key: it is too long, or a word of the protocol"
+    return f"{key[:100]!r} cannot be a key: it is too long, or a word of the protocol"
 
 
 def _too_large(body: bytes) -> str:

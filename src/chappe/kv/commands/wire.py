@@ -188,7 +188,7 @@ def _read_several(data: bytes, pos: int) -> tuple[tuple[Event, ...], int]:
             found.append(Put(key, value, expiry_ns, author))
             continue
         if data[pos] > _ACTIONS_UP_TO and data[pos] != _EXPIRING:
-            raise InvalidData(f"a store command of kind {data[pos]} is no change")
+            raise InvalidData(f"a store command of kind {data[pos]} is not a change")
         command, pos = _read_command(data, pos)
         found.append(command)
     return tuple(found), pos

@@ -187,18 +187,18 @@ def decode_command(raw: bytes) -> Command:
     try:
         return _COMMAND.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(raw)} bytes that are no command for ordered topics: {error}") from None
+        raise ProtocolError(f"invalid command for ordered topics, of {len(raw)} bytes: {error}") from None
 
 
 def decode_query(raw: bytes) -> Query:
     try:
         return _QUERY.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(raw)} bytes that are no query for ordered topics: {error}") from None
+        raise ProtocolError(f"invalid query for ordered topics, of {len(raw)} bytes: {error}") from None
 
 
 def decode_answer(raw: bytes) -> Answer:
     try:
         return _ANSWER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(raw)} bytes that are no answer for ordered topics: {error}") from None
+        raise ProtocolError(f"invalid answer for ordered topics, of {len(raw)} bytes: {error}") from None

@@ -111,7 +111,7 @@ def decode(frame: bytes) -> Message:
     try:
         return _DECODER.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(frame)} bytes that are no message of an agreement: {error}") from None
+        raise ProtocolError(f"invalid message of an agreement, of {len(frame)} bytes: {error}") from None
 
 
 SERVERS_MAX: Final = 15

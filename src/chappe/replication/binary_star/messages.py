@@ -164,7 +164,7 @@ def encode_claim(claim: Claim, pair: bytes) -> bytes:
 def decode_claim(frame: bytes) -> tuple[Claim, bytes]:
     """Decode a claim and the name of its pair; raises ProtocolError."""
     if frame[:1] != CLAIM or not _CLAIM.size <= len(frame) <= _CLAIM.size + NAME_BYTES_MAX:
-        raise ProtocolError(f"{len(frame)} bytes that are no claim")
+        raise ProtocolError(f"invalid claim of {len(frame)} bytes")
     _, version, alone, role, life, count, term, base = _CLAIM.unpack_from(frame)
     if version != VERSION:
         raise ProtocolError(f"claim of version {version}; this is version {VERSION}")
@@ -179,7 +179,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 def decode_answer(frame: bytes) -> Answer:
     if frame[:1] != ANSWER or len(frame) != _ANSWER.size:
-        raise ProtocolError(f"{len(frame)} bytes that are no answer of a witness")
+        raise ProtocolError(f"invalid answer of a witness, of {len(frame)} bytes")
     _, version, granted, life, count, term = _ANSWER.unpack(frame)
     if version != VERSION or granted > 1 or term > TERM_MAX:
         raise ProtocolError(f"answer of version {version} about term {term}")

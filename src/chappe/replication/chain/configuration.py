@@ -65,7 +65,7 @@ def decode(value: bytes) -> Configuration:
     try:
         found = _DECODER.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(value)} bytes that are no configuration of a chain: {error}") from None
+        raise ProtocolError(f"invalid configuration of a chain, of {len(value)} bytes: {error}") from None
     named = len(found.disks)
     if not 0 < named <= SERVERS_MAX or len(found.out) != named:
         raise ProtocolError(f"a configuration of a chain for {named} servers")

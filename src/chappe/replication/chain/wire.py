@@ -121,7 +121,7 @@ def encode_header(kind: int, place: int, chain: bytes) -> bytes:
 def decode_header(frame: bytes) -> Header:
     """Decode a first frame. Raises ProtocolError."""
     if len(frame) != HEADER.size:
-        raise ProtocolError(f"{len(frame)} bytes that are no message of a chain")
+        raise ProtocolError(f"invalid message of a chain, of {len(frame)} bytes")
     magic, version, kind, place, chain = HEADER.unpack(frame)
     if magic != MAGIC or kind not in _KINDS or place >= SERVERS_MAX:
         raise ProtocolError("a message that is not of a chain")
@@ -171,4 +171,4 @@ def _unpacked(decoder: msgspec.msgpack.Decoder[list[_Message]], frame: bytes) ->
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"{len(frame)} bytes that are no messages of a chain: {error}") from None
+        raise ProtocolError(f"invalid messages of a chain, of {len(frame)} bytes: {error}") from None
