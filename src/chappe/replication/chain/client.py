@@ -16,7 +16,7 @@ from typing import Final
 
 from chappe.core import Effect, Report, Send
 from chappe.errors import UsageError
-from chappe.limits import CHAIN_LIMITS
+from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.chain.messages import (
     EXPIRED,
     STEP_BYTES,
@@ -61,11 +61,12 @@ class ChainClient:
         nonce: Random bytes that no other client has.
     """
 
-    def __init__(self, servers: int, nonce: bytes, *, now: float) -> None:
+    def __init__(self, servers: int, nonce: bytes, *, now: float, limits: ChainLimits = CHAIN_LIMITS) -> None:
         if servers < 1:
             raise UsageError("a chain without servers cannot do anything: name at least one")
         self._servers = servers
-        self._again_s = AGAIN_BEATS * CHAIN_LIMITS.beat_s
+        self._limits = limits
+        self._again_s = AGAIN_BEATS * limits.beat_s
         self._nonce = nonce
         self._opened = 0  # sessions
         self._at = now
@@ -89,7 +90,7 @@ class ChainClient:
     def do(self, command: bytes, now: float) -> int:
         """Queue a command; those before ``flush`` go together. Return its token."""
         self._token += 1
-        if not self._steps and not self._unsent and now - self._used_at > CHAIN_LIMITS.session_s / 2:
+        if not self._steps and not self._unsent and now - self._used_at > self._limits.session_s / 2:
             self._end_session()  # it may be over, and nothing is under way
         self._unsent[self._token] = command
         self._used_at = now
@@ -155,7 +156,7 @@ class ChainClient:
             self._opening = True
             return [Send(self._head(), Open(self._name()))]
         found: list[Effect] = []
-        while self._unsent and self._seq - self._done < CHAIN_LIMITS.session_window:
+        while self._unsent and self._seq - self._done < self._limits.session_window:
             self._seq += 1
             self._steps[self._seq] = self._step()
             found.append(self._say(self._seq))
