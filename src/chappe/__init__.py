@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from chappe.api.log.consumed_batch import ConsumedBatch as ConsumedBatch
     from chappe.api.log.consumer import Consumer as Consumer
     from chappe.api.log.forwarder import Forwarder as Forwarder
+    from chappe.api.log.grouping import Rebalance as Rebalance
     from chappe.api.log.ordered_aio import AsyncOrderedProducer as AsyncOrderedProducer
     from chappe.api.log.ordered_producer import OrderedProducer as OrderedProducer
     from chappe.api.log.ordered_store import OrderedStore as OrderedStore
@@ -132,6 +133,7 @@ _MODULES = {
     "api.log.ordered_store": "OrderedStore",
     "api.log.producer": "Producer",
     "api.log.forwarder": "Forwarder",
+    "api.log.grouping": "Rebalance",
     "api.log.store": "Store StoreStatus",
     "api.log.topic_writers": "TopicProgress",
     "api.log.tower": "Tower",

@@ -96,6 +96,18 @@ SUSPECTS_MAX: Final = 200  # blocks that look wrong are read again so many at on
 HEADS_PAGE: Final = 10_000  # partitions in one answer
 HOLES_TOLD_MAX: Final = 1_000  # holes of one partition in it; beyond that all the rest counts as missing
 
+# -- consumer groups ------------------------------------------------------------------------------
+GROUPS_MAX: Final = 1_000  # known to one store; a further one is refused
+GROUP_MEMBERS_MAX: Final = 1_000  # alive, of one group
+GROUP_ROWS_MAX: Final = 100_000  # partitions of one group, some 300 bytes each at every store and member
+GROUP_FILTERS_MAX: Final = 1_000  # topics that one member wants
+GROUP_PAGE: Final = 1_000  # partitions in one question or answer
+GROUP_SESSION_S: Final = 5.0  # a member that is not heard for so long is dead: five beats
+GROUP_BEAT_S: Final = 1.0  # members tell stores of themselves so often
+# A member that is told to let go of a partition does so when its program asks for more; one that has not asked for so
+# long loses it.
+GROUP_RELEASE_S: Final = 60.0
+
 # -- exactly-once sinks ---------------------------------------------------------------------------
 SINK_NAME_MAX: Final = 255  # characters in the name of a sink or a run
 SINKS_MAX: Final = 10_000  # known to one store; a further one is refused

@@ -419,7 +419,7 @@ def test_who_has_old_keys_waits_for_the_new_ones_and_misses_nothing(
         producer.send(b"plain", topic="orders")
         producer.flush(PATIENCE_S)
         assert [each.value for each in read(consumer, 1)] == [b"plain"]  # the others are not held up
-        wait_until(lambda: consumer.poll(0.01) is None and consumer.waits_for_keys)
+        wait_until(lambda: consumer.poll(0.01) is None and consumer.look_s < math.inf)
         with monkeypatch.context() as patch:
             patch.setattr("chappe.api.log.sealed.KEYS_WAIT_S", 0.0)
             with pytest.raises(Sealed, match="sealed in epoch 2, and the keys here end with 1: no newer"):

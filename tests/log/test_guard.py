@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from tests.permissions.test_permission_rules import NOW, identity, permissions, rule
 
@@ -29,6 +30,10 @@ from chappe.log.queries import (
     AttachSink,
     ErrorAnswer,
     FindSink,
+    GroupBeat,
+    GroupList,
+    GroupRow,
+    GroupSet,
     HeadsAnswer,
     HeadsRequest,
     LastRequest,
@@ -180,6 +185,14 @@ def test_queries_need_the_verb_that_fits() -> None:
     assert allowed(TrimRequest(b"a/x", 0)) == ["look"]
     assert allowed(TrimRequest(b"one", 0)) == []
     assert allowed(FindSink("s")) == allowed(AttachSink("s", "r", "h", True)) == ["pro"]
+    row = GroupRow(b"a/x", b"P", 1, "life", "m", 0, False, 5, 0)
+    assert allowed(GroupBeat("g", "life", "m", topics=[b"a/x"], rows=[row])) == ["con", "keep"]
+    assert allowed(GroupBeat("g", "life", "m", topics=[b"a/*"])) == ["con", "keep"]
+    assert allowed(GroupBeat("g", "life", "m", topics=[b"*"])) == []
+    assert allowed(GroupBeat("g", "life", "m", claims=[msgspec.structs.replace(row, topic=b"b")])) == []
+    assert allowed(GroupBeat("g")) == allowed(GroupList()) == ["pro", "con", "keep", "look"]
+    assert allowed(GroupSet("g", [row])) == ["look"]
+    assert allowed(GroupSet("g", floor=3)) == []
     refused = rig.guard.asks("look", ReadRequest(b"a/x", b"P", 0))
     assert refused == ErrorAnswer("look may not consume 'a/x': no rule allows it", DENIED)
 

@@ -33,7 +33,8 @@ from chappe.log.exactly_once.staged import (
 from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import Buffer, FileOps
-from chappe.storage.sink_database import DATABASE, SinkDatabase, Statement
+from chappe.storage.sink_database import SinkDatabase
+from chappe.storage.small_database import Statement
 from chappe.storage.staged_files import FOLDER, StagedFiles
 
 Result = TypeVar("Result")
@@ -447,7 +448,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.attach()
     disk.close()
-    database = sqlite3.connect(tmp_path / FOLDER / DATABASE)
+    database = sqlite3.connect(tmp_path / FOLDER / SinkDatabase.NAME)
     database.execute("PRAGMA user_version = 99")
     database.close()
     with pytest.raises(StorageFormat, match="newer chappe"):
@@ -456,6 +457,6 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_database_that_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / DATABASE).write_bytes(b"no database " * 100)
+    (tmp_path / FOLDER / SinkDatabase.NAME).write_bytes(b"no database " * 100)
     with pytest.raises(StorageError, match="cannot open"):
         StagedFiles(tmp_path)

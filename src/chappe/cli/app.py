@@ -56,6 +56,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "topics.topics",
         "List topics: partitions, records, heads, sizes, times, and the stores that hold them.",
     ),
+    "groups": ("groups.app", "Show who shares the reading of topics and how far each group is, or set that."),
     "node": (
         "node.node",
         "Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.",

@@ -75,6 +75,17 @@ def consume(
     max_age: options.MaxAge = None,
     on_stale: options.OnStale = "end",
     name: options.Name = None,
+    group: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Be a member of this group: its members share the partitions, and go on where it was.",
+        ),
+    ] = None,
+    member: Annotated[
+        str | None,
+        Option(metavar="NAME", help="With --group: a lasting name, under which it has its partitions again."),
+    ] = None,
     stored: Annotated[
         bool, Option("--stored", help="Print only what stores have on their disks: nothing of it can be lost any more.")
     ] = False,
@@ -86,6 +97,8 @@ def consume(
     from chappe import Consumer
 
     working.check(count=count, timeout=timeout, until_end=until_end)
+    if group is not None and working.program is not None:
+        raise UsageError("--group is for consumers that print: workers of --exec go on by --identity")
     program.call_members(name)
     hear_warnings(reach.tower)
     filters = [Filter.parse(topic) for topic in topics]
@@ -106,13 +119,16 @@ def consume(
         more |= {"timeout": timeout, "form": "json" if form == "text" else form}  # text is for people
         work_off(working, topics, until_end, _missing, reset=where, **reach.arguments, **more)
         return
+    more |= {"group": group, "member": member}
     with Consumer(*topics, **reach.arguments, reset=where, **more) as consumer:
+        if ends is not None and group is not None:
+            consumer.wait_ready(timeout)
         printer = _Printer(form, count)
         gaps: list[tuple[tuple[str, str], int, int]] = []
         interrupted = True
         with UntilInterrupted(ends, count):
             quiet = _Quiet(consumer, reach, topics, timeout)
-            while not printer.full and not (ends is not None and _reached(consumer, ends)):
+            while not printer.full and not (ends is not None and _reached(consumer, ends, group)):
                 batch = None
                 try:
                     batch = consumer.poll(quiet.poll_s)
@@ -124,10 +140,12 @@ def consume(
                 if quiet.over(came=batch is not None):
                     break
             interrupted = False
+        if group is not None:
+            printer.go_back(consumer)
         if interrupted:
             return  # the proper end of following
         gaps += _gaps(consumer.events())
-        short = _short(printer, count, ends is not None and not _reached(consumer, ends))
+        short = _short(printer, count, ends is not None and not _reached(consumer, ends, group))
     # records that were read ahead do not count
     wanted = printer.reached if printer.full or ends is None else ends
     missed = sum(max(0, min(after, wanted.get(key, 0)) - first) for key, first, after in gaps)
@@ -196,9 +214,10 @@ def _ends(filters: list[Filter], reach: options.Reach) -> dict[tuple[str, str], 
     return {key: each.next for key, each in known.known.items() if each.next > each.first}
 
 
-def _reached(consumer: Consumer, ends: dict[tuple[str, str], int]) -> bool:
+def _reached(consumer: Consumer, ends: dict[tuple[str, str], int], group: str | None) -> bool:
+    """True if all is read that is ours: others of a group read the rest."""
     position = consumer.position()
-    return all(position.get(partition, 0) >= end for partition, end in ends.items())
+    return all(position.get(key, 0) >= end for key, end in ends.items() if group is None or key in position)
 
 
 class _Printer:
@@ -210,6 +229,7 @@ class _Printer:
         self.printed = 0
         self.unreadable = False  # whether headers of any record were
         self.reached: dict[tuple[str, str], int] = {}  # the offset after the last one printed
+        self._last: ConsumedBatch | None = None
 
     @property
     def full(self) -> bool:
@@ -217,6 +237,7 @@ class _Printer:
 
     def print(self, batch: ConsumedBatch, end: int | None) -> None:
         """Print the records of a batch before offset ``end``, as many as are still wanted."""
+        self._last = batch
         pieces: list[bytes] = []
         size = 0
         for record, piece in self._rendered(batch):
@@ -230,6 +251,14 @@ class _Printer:
                 write_out(b"".join(pieces))
                 pieces, size = [], 0
         write_out(b"".join(pieces))
+
+    def go_back(self, consumer: Consumer) -> None:
+        """Have the position be behind what was printed of the last batch, as the group is to go on there."""
+        batch = self._last
+        if batch is not None and (key := (batch.topic, batch.partition)) in consumer.position():
+            at = self.reached.get(key, batch.first)
+            if at < batch.next:
+                consumer.seek(*key, at)
 
     def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
         """Yield the records of a batch with their text; malformed headers are printed as null."""

@@ -25,6 +25,7 @@ from chappe.log.clocks import ClockEstimate, Clocks
 from chappe.log.delivery import COUNTED, EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
 from chappe.log.gap import UNDECIDED, GapState, Load, PartitionGap, check_single
+from chappe.log.groups.member import NOWHERE, TICKETS, GroupMember
 from chappe.log.last_values import LastTopics
 from chappe.log.messages import (
     BatchMessage,
@@ -59,6 +60,7 @@ class LogConsumer:
         ages: Whether it is asked how old records are (``judge``).
         min_acks: How many stores must have a record on disk before it is delivered. With 1 or more records are read
             from stores alone: messages of producers only announce them, and messages of stores that they can be read.
+        group: It reads only partitions that are its own in this group, from positions that the group has.
     """
 
     def __init__(
@@ -72,7 +74,10 @@ class LogConsumer:
         clock: Clock,
         ages: bool = False,
         min_acks: int = 0,
+        group: GroupMember | None = None,
     ) -> None:
+        self.group = group
+        self._begins: dict[Key, int] = {}  # of a group at the latest: where partitions were when they were seen first
         self._limits = limits
         self.min_acks = min_acks
         self._clock = clock
@@ -113,6 +118,8 @@ class LogConsumer:
             return []
         self._filters.append(wanted)
         self._matching.clear()
+        if self.group is not None:
+            self.group.want(self._filters, now)
         self._subscribed_at = now
         self._sources.poll_soon(now)
         return [*self._subscribe(wanted), *self.handle_timeout(now)]
@@ -123,6 +130,8 @@ class LogConsumer:
             return []
         self._filters.remove(wanted)
         self._matching.clear()
+        if self.group is not None:
+            self.group.want(self._filters, now)
         self._ready.discard(wanted)
         if not wanted.prefix:
             self._absent.forget(wanted.name)
@@ -198,6 +207,24 @@ class LogConsumer:
         known = {key: part.gap.next for key, part in self._delivery.partitions.items() if part.gap.next != UNDECIDED}
         return {**self._delivery.settled, **known}
 
+    def take_over(self, positions: Mapping[Key, int], now: float) -> list[Effect]:
+        """Read partitions that the group has given us: from its positions, or from where ``reset`` says."""
+        for key, offset in positions.items():
+            at = self._begins.get(key, NOWHERE) if offset == NOWHERE else offset
+            if at != NOWHERE:
+                self._delivery.keep_position(key, at)
+                self._beyond.doubt(key, at)
+        self._sources.list_again(now)
+        return self.handle_timeout(now)
+
+    def give_up(self, keys: Iterable[Key]) -> None:
+        """Read partitions no longer, which others of the group have from now on."""
+        gone = set(keys)
+        for key in gone:
+            self._delivery.drop(key)
+            self._beyond.forget(key)
+        self._sources.leave_partitions(gone)
+
     def heads(self) -> dict[Key, int]:
         """The offset after the last one known to exist, of every partition."""
         return self._delivery.heads()
@@ -214,7 +241,7 @@ class LogConsumer:
         later: whatever a store acknowledged before that is in front of it. Where there is no store, producers must have
         been heard, and each have had time to tell of what it has.
         """
-        if not self.end_known(since, now):
+        if not self.end_known(since, now) or not (self.group is None or self.group.settled):
             return None
         return {key: head for key, head in self.heads().items() if self.wants(key[0])}
 
@@ -319,6 +346,8 @@ class LogConsumer:
                 self._beyond.greeted(store, now)
                 return [self._hello(store)]
             case StoreInfo(_, store, store_id, endpoint):
+                if self.group is not None:
+                    self.group.store_found(store, endpoint, now)
                 return self.handle_timeout(now) if self._sources.found(store, endpoint, now, store_id) else []
             case OnDisk(topic) if self.min_acks and self.wants(topic):
                 return self._on_disk(message, now)
@@ -353,6 +382,8 @@ class LogConsumer:
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:
         self._beyond.gone(address)
+        if self.group is not None:
+            self.group.store_gone(address)
         questions = self._sources.gone(address, now)
         if questions is None:
             return []
@@ -362,6 +393,8 @@ class LogConsumer:
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
         """A store answered. Raises ProtocolError for a malformed batch."""
+        if self.group is not None and request_id >= TICKETS:
+            return self.group.handle_answer(request_id, answer, now)
         found = self._sources.answered(request_id)
         if found is None:
             return []
@@ -403,13 +436,15 @@ class LogConsumer:
             self._delivery.settle(now)
         actions += self._sources.polls(self._filters, now)
         actions += self._beyond.look(self._filters, now)
+        if self.group is not None and now >= self.group.next_timeout():
+            actions += self.group.handle_timeout(now)
         if self.clocks is not None:
             actions += self.clocks.handle_timeout(now)
         return actions + self._gaps.look(now) + self._absent.look(self._filters, now)
 
     def next_timeout(self) -> float:
         due = min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
-        due = min(due, self._beyond.due)
+        due = min(due, self._beyond.due, math.inf if self.group is None else self.group.next_timeout())
         if not self.paused:
             due = min(due, self._last.next_timeout())
         if self.clocks is not None:
@@ -439,7 +474,7 @@ class LogConsumer:
         return f"{topic}/{partition}: unknown" if part is None else self._gaps.story(key, part.gap, now)
 
     def invariants(self) -> list[str]:
-        return list(self._delivery.invariants())
+        return [*self._delivery.invariants(), *(() if self.group is None else self.group.invariants())]
 
     def _subscribe(self, wanted: Filter) -> list[Effect]:
         raw = encode_topic(wanted.name)
@@ -480,6 +515,15 @@ class LogConsumer:
             if begins == UNDECIDED and self._reset is LAST:
                 part.gap.next = self._begin_with_last(key, now)
         return part
+
+    def _others(self, key: Key, first_seen: int, now: float) -> bool:
+        """A partition was heard of; return True if it is not ours in our group."""
+        assert self.group is not None
+        if self.group.seen(key, now):
+            return False
+        if self._reset is LATEST:
+            self._begins.setdefault(key, self._reset.when_heard(first_seen, new=self._is_new(key[0])))
+        return True
 
     def _is_new(self, topic: str) -> bool:
         """True if a partition of this topic that is met now is younger than the subscription."""
@@ -542,6 +586,8 @@ class LogConsumer:
         if not self.wants(topic):
             return []
         key = (topic, partition)
+        if self.group is not None and self._others(key, batch.base, now):
+            return []
         part = self._partition(key, batch.base, now)
         gap = part.gap
         gap.head = max(gap.head, batch.next)
@@ -559,7 +605,7 @@ class LogConsumer:
 
     def _single(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Effect]:
         check_single(sequence, content)
-        if not self.wants(key[0]):
+        if not self.wants(key[0]) or (self.group is not None and self._others(key, sequence, now)):
             return []
         part = self._partition(key, sequence, now)
         if sequence != part.gap.next:
@@ -580,6 +626,8 @@ class LogConsumer:
         if not live and not self._concerns(key, sequence + 1):
             return []
         self._heard_at = min(self._heard_at, now)
+        if self.group is not None and self._others(key, sequence + 1, now):
+            return []
         if self._delivery.find(key) is None and len(self._gaps.open) >= self._limits.unknown_partitions_max:
             return []  # its producer speaks of it again
         gap = self._partition(key, sequence + 1, now).gap
@@ -640,6 +688,11 @@ class LogConsumer:
                     else [Report(PartitionsLeftOut(store.address, self._limits.listed_partitions_max))]
                 )
                 store.overfull = True
+                continue
+            if self.group is not None and not self.group.seen(key, now):
+                store.note(key, info.first, info.next)
+                if self._reset is LATEST:
+                    self._begins.setdefault(key, self._reset.when_listed(info, new=wanted in store.synced))
                 continue
             part = delivery.find(key) or delivery.add(key, UNDECIDED)
             gap = part.gap

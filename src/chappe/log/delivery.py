@@ -194,6 +194,13 @@ class Delivery:
             if decided:
                 self.settled[key] = position
 
+    def drop(self, key: Key) -> None:
+        """Forget a partition, with its position."""
+        self.settled.pop(key, None)
+        part = self.partitions.get(key)
+        if part is not None:
+            self._drop(key, part)
+
     def keep_position(self, key: Key, offset: int) -> None:
         """Note where a partition of a topic that is not wanted goes on once it is."""
         part = self.partitions.get(key)

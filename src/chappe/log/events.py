@@ -363,3 +363,22 @@ class QueryDenied:
 
     def __str__(self) -> str:
         return f"the store at {self.endpoint} refuses: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMoved:
+    """Partitions of a consumer group are to change hands: for the consumer itself, not for its program."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRefused:
+    """A store does not take what a member of a group says."""
+
+    group: str
+    endpoint: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the store at {self.endpoint} keeps nothing of group {shown(self.group)}: {self.reason}"

@@ -32,7 +32,7 @@ from typing import Final
 
 import msgspec
 
-from chappe.data.topic import decode_topic, encode_topic, shown
+from chappe.data.topic import Filter, decode_topic, encode_topic, shown
 from chappe.log.messages import (
     Ack,
     AskClock,
@@ -55,6 +55,11 @@ from chappe.log.ordered.machine import is_ordered
 from chappe.log.queries import (
     Answer,
     ErrorAnswer,
+    GroupAnswer,
+    GroupBeat,
+    GroupList,
+    GroupRequest,
+    GroupSet,
     HeadsAnswer,
     HeadsRequest,
     LastAnswer,
@@ -67,6 +72,7 @@ from chappe.log.queries import (
     Stage,
     TrimAnswer,
     TrimRequest,
+    filters_of,
 )
 from chappe.permissions.rules import ADMINISTER, AND, CONSUME, PRODUCE, STORE, Decisions, Verbs
 
@@ -283,6 +289,10 @@ class Guard:
             case TrimRequest():
                 verbs, topic = ADMINISTRATORS, decode_topic(request.topic)
                 allowed = decisions.may(who, verbs, topic)
+            case GroupBeat() | GroupSet() | GroupList():
+                verbs, topic = self._of_group(who, request)
+                allowed = not verbs
+                verbs = verbs or LISTERS
             case Stage():
                 verbs, topic = PRODUCERS, decode_topic(request.topic)
                 allowed = decisions.may(who, verbs, topic)
@@ -297,12 +307,35 @@ class Guard:
         self._refused(refusal)
         return ErrorAnswer(str(refusal), DENIED)
 
+    def _of_group(self, who: str, request: GroupRequest) -> tuple[Verbs, str]:
+        """What somebody who asks about groups may not, and with which topic; no verbs if he may.
+
+        Whoever may consume topics may be in any group of theirs.
+        """
+        decisions = self._decisions()
+        if isinstance(request, GroupList) or (isinstance(request, GroupBeat) and not request.life):
+            return (() if decisions.may_somewhere(who, LISTERS) else LISTERS), ""
+        rows = request.rows if isinstance(request, GroupSet) else (*request.rows, *request.claims)
+        verbs = ADMINISTRATORS if isinstance(request, GroupSet) else READERS
+        for topic in {decode_topic(row.topic) for row in rows}:
+            if not decisions.may(who, verbs, topic):
+                return verbs, topic
+        if isinstance(request, GroupSet):
+            whole = not request.floor or decisions.may_all(who, ADMINISTRATORS, "")
+            return (() if whole else ADMINISTRATORS), ""
+        for each in filters_of(request.topics):
+            if not _may_filter(decisions, who, verbs, each):
+                return verbs, each.name
+        return (), ""
+
     def asked(self, request: Request) -> Request:
         """Return the request to pass to a store: answers that the member got under other rules do not count."""
         return self._known(request, VERSION_BITS)
 
     def told(self, who: str, answer: Answer) -> Answer:
         """Return the part of a store's answer that a member may know, whoever asked."""
+        if isinstance(answer, GroupAnswer):
+            return self._positions(who, LISTERS, answer)
         return self._listed(who, LISTERS, answer, VERSION_BITS) if isinstance(answer, HeadsAnswer) else answer
 
     def administers(self, who: str) -> bool:
@@ -314,6 +347,8 @@ class Guard:
         match answer:
             case HeadsAnswer():
                 return self._listed(who, STORES, answer, VERSION_BITS + RULES_BITS)
+            case GroupAnswer():
+                return self._positions(who, STORES, answer)
             case ReadAnswer() | LastAnswer() | SeekAnswer() | TrimAnswer():
                 if not self._may(who, STORES, decode_topic(answer.topic)):
                     return ErrorAnswer(f"{who} may not store this topic", DENIED)
@@ -323,7 +358,19 @@ class Guard:
         """Return the request to put to a store; None if the store may not know of it."""
         if isinstance(request, ReadRequest | SeekRequest | LastRequest | TrimRequest):
             return request if self._may(who, STORES, decode_topic(request.topic)) else None
+        if isinstance(request, GroupBeat):
+            decisions = self._decisions()
+            return (
+                request
+                if all(_may_filter(decisions, who, STORES, each) for each in filters_of(request.topics))
+                else None
+            )
         return self._known(request, VERSION_BITS + RULES_BITS)
+
+    def _positions(self, who: str, verbs: Verbs, answer: GroupAnswer) -> GroupAnswer:
+        may = self._decisions().may
+        rows = [each for each in answer.rows if may(who, verbs, decode_topic(each.topic))]
+        return msgspec.structs.replace(answer, rows=rows)
 
     def _listed(self, who: str, verbs: Verbs, answer: HeadsAnswer, at: int) -> HeadsAnswer:
         may = self._decisions().may
@@ -344,3 +391,8 @@ class Guard:
         if decisions is not self._judged_by:
             self._judged_by, self._changes = decisions, (self._changes + 1) & ((1 << RULES_BITS) - 1)
         return self._changes
+
+
+def _may_filter(decisions: Decisions, who: str, verbs: Verbs, wanted: Filter) -> bool:
+    """True if somebody may do one of these with all topics that a member of a group wants."""
+    return decisions.may_all(who, verbs, wanted.name) if wanted.prefix else decisions.may(who, verbs, wanted.name)

@@ -8,7 +8,8 @@ A request is two frames: a request id of eight bytes, then msgpack; for STAGE a 
 is the same id, msgpack, and for READ one further frame for each batch.
 
 The second half is the exactly-once sink (``log.exactly_once``): rows are staged at one store, the sink's home, and
-a commit makes exactly the attempts that it names visible in one step.
+a commit makes exactly the attempts that it names visible in one step. The third part is what consumer groups
+(``log.groups``) keep at stores.
 
 Topics and addresses travel as bytes: an original producer's need not be UTF-8.
 
@@ -23,9 +24,19 @@ from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec
 
-from chappe.data.topic import decode_topic, encode_topic
-from chappe.defaults import ATTEMPTS_MAX, HEADS_PAGE, HOLES_TOLD_MAX, READ_BYTES, SINK_NAME_MAX, TOPIC_BYTES_MAX
-from chappe.errors import ProtocolError
+from chappe.data.topic import Filter, decode_topic, encode_topic
+from chappe.defaults import (
+    ATTEMPTS_MAX,
+    GROUP_FILTERS_MAX,
+    GROUP_PAGE,
+    GROUPS_MAX,
+    HEADS_PAGE,
+    HOLES_TOLD_MAX,
+    READ_BYTES,
+    SINK_NAME_MAX,
+    TOPIC_BYTES_MAX,
+)
+from chappe.errors import ProtocolError, UsageError
 from chappe.log.storage import Hole, PartitionInfo
 
 # Of questions and answers. Whoever reads a message passes over what a newer format has at its end, and takes what an
@@ -150,6 +161,84 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
     attempts: Annotated[list[Attempt], msgspec.Meta(max_length=ATTEMPTS_MAX)]
 
 
+class GroupRow(msgspec.Struct, frozen=True, array_like=True):
+    """Who reads a partition for a group, and how far it has come; of two rows the one with the larger ``rank`` holds.
+
+    ``epoch`` grows with every change of the owner, ``serial`` with every word of one owner. ``owner`` is one life of
+    the member ``member``; both are empty where an administrator set the position. ``free``: the owner has let go.
+    ``offset`` is the position, the next record to read; -1: where the group's consumers begin. ``at_us``: when it was
+    committed, microseconds since 1970.
+    """
+
+    topic: Name
+    partition: Name
+    epoch: Offset
+    owner: Text
+    member: Text
+    serial: Offset
+    free: bool
+    offset: OffsetOrNone
+    at_us: Number
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return decode_topic(self.topic), decode_topic(self.partition)
+
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        return self.epoch, self.owner, self.serial
+
+
+class GroupCrew(msgspec.Struct, frozen=True, array_like=True):
+    """One living member of a group: its life, its lasting name, its name for people, and the topics that it wants."""
+
+    life: Text
+    member: Text
+    name: Text
+    topics: Annotated[list[Name], msgspec.Meta(max_length=GROUP_FILTERS_MAX)]
+
+
+class GroupBeat(msgspec.Struct, frozen=True, array_like=True, tag="group-beat"):
+    """A member of a group says that it lives, what it reads and how far it is, and asks what others say.
+
+    An empty ``life`` only asks. ``born_us`` tells which of two lives of one member is the later one. ``table`` and
+    ``since`` name what is known of the rows, ``crew`` what is known of the members: the answer has what is newer.
+    ``claims`` are partitions that it asks for; ``rows`` what it has, has committed, or lets go of. ``floor``: rows up
+    to this epoch are of a group that was deleted. ``leaves``: this is its last word. The answer, a GroupAnswer, comes
+    when all of it is on disk.
+    """
+
+    group: Text
+    life: Text = ""
+    member: Text = ""
+    name: Text = ""
+    topics: Annotated[list[Name], msgspec.Meta(max_length=GROUP_FILTERS_MAX)] = []
+    born_us: Number = 0
+    session_ms: Offset = 0
+    table: Text = ""
+    since: Offset = 0
+    crew: Offset = 0
+    floor: Offset = 0
+    claims: Annotated[list[GroupRow], msgspec.Meta(max_length=GROUP_PAGE)] = []
+    rows: Annotated[list[GroupRow], msgspec.Meta(max_length=GROUP_PAGE)] = []
+    leaves: bool = False
+
+
+class GroupSet(msgspec.Struct, frozen=True, array_like=True, tag="group-set"):
+    """An administrator sets positions of a group that has no living member; the answer is a GroupAnswer.
+
+    ``floor``: rows up to this epoch are forgotten for good, as the group is deleted; 0 forgets nothing.
+    """
+
+    group: Text
+    rows: Annotated[list[GroupRow], msgspec.Meta(max_length=GROUP_PAGE)] = []
+    floor: Offset = 0
+
+
+class GroupList(msgspec.Struct, frozen=True, array_like=True, tag="group-list"):
+    """Asks which groups a store knows; the answer is a GroupNames."""
+
+
 class ReadAnswer(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     """The store's range of the partition; the batches follow as frames of their own.
 
@@ -252,6 +341,29 @@ class CommitAnswer(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
     ends: list[tuple[Name, Name, Offset, Offset]]
 
 
+class GroupAnswer(msgspec.Struct, frozen=True, array_like=True, tag="group"):
+    """What a store knows of a group that is newer than what was named.
+
+    ``table`` names the life of the store that ``since`` and ``crew`` belong to. ``members`` is None where that list is
+    known already. ``refused``: places of the claims that are not granted. ``more``: ask on from ``since``.
+    """
+
+    table: Text
+    since: Offset
+    crew: Offset
+    floor: Offset
+    more: bool
+    members: list[GroupCrew] | None
+    rows: list[GroupRow]
+    refused: list[Offset] = []
+
+
+class GroupNames(msgspec.Struct, frozen=True, array_like=True, tag="group-names"):
+    """Name, living members and partitions of each group."""
+
+    groups: Annotated[list[tuple[Text, Offset, Offset]], msgspec.Meta(max_length=GROUPS_MAX)]
+
+
 class ErrorAnswer(msgspec.Struct, frozen=True, array_like=True, tag="error"):
     """The store could not answer; ``text`` says why, ``kind`` what to do about it.
 
@@ -271,7 +383,8 @@ ELSEWHERE: Final = "elsewhere"
 UNKNOWN: Final = "unknown"
 
 SinkRequest: TypeAlias = FindSink | AttachSink | Stage | Commit | Drop
-Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | LastRequest | TrimRequest | SinkRequest
+GroupRequest: TypeAlias = GroupBeat | GroupSet | GroupList
+Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | LastRequest | TrimRequest | SinkRequest | GroupRequest
 SinkReply: TypeAlias = SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
 Answer: TypeAlias = (
     ReadAnswer
@@ -282,6 +395,8 @@ Answer: TypeAlias = (
     | SinkAnswer
     | StagedAnswer
     | CommitAnswer
+    | GroupAnswer
+    | GroupNames
     | ErrorAnswer
 )
 
@@ -332,6 +447,14 @@ def decode_answer(raw: bytes) -> Answer:
         return _answers.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not an answer: {error}") from error
+
+
+def filters_of(topics: Sequence[bytes]) -> list[Filter]:
+    """The topics that a member of a group wants. Raises ProtocolError for names that cannot be."""
+    try:
+        return [Filter.parse(decode_topic(each)) for each in topics]
+    except UsageError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def heads_answer(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -318,6 +318,25 @@ class Sources:
         for request_id, question in list(self.asked.items()):
             if question.filter == wanted or (question.key is not None and not wants(question.key[0])):
                 self._end(request_id)
+
+    def leave_partitions(self, keys: Container[Key]) -> None:
+        """Forget what was listed of partitions, and ignore answers to what was asked for them."""
+        for store in self.stores.values():
+            for key in [each for each in store.heads if each in keys]:
+                store.forget(key)
+        for request_id, question in list(self.asked.items()):
+            if question.key in keys and not question.last:
+                self._end(request_id)
+
+    def list_again(self, now: float) -> None:
+        """Have every store list all that it has once more."""
+        for request_id, question in list(self.asked.items()):
+            if question.filter is not None:
+                self._end(request_id)
+        for store in self.stores.values():
+            store.since.clear()
+            store.synced.clear()
+        self.poll_soon(now)
 
     def overdue(self, now: float) -> list[Question]:
         """End and return questions that nobody answered in time; the stores asked are passed over for a while."""

@@ -29,6 +29,7 @@ from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, KeptSinks, SinkJob
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps, Load, check_single
+from chappe.log.groups.table import GroupJob, GroupTables, KeptGroup
 from chappe.log.last_values import LastValues
 from chappe.log.messages import (
     Ack,
@@ -50,6 +51,9 @@ from chappe.log.messages import (
 )
 from chappe.log.queries import (
     Answer,
+    GroupBeat,
+    GroupList,
+    GroupSet,
     HeadsAnswer,
     HeadsRequest,
     LastRequest,
@@ -67,7 +71,7 @@ INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO, which is repeated every ``INFO_S``
 
 
-StoreJob: TypeAlias = WriteRecords | RunRetention | SinkJob | ScrubPiece
+StoreJob: TypeAlias = WriteRecords | RunRetention | SinkJob | GroupJob | ScrubPiece
 StoreOutcome: TypeAlias = Intent | ScrubEnded | ChappeError | None
 
 
@@ -77,6 +81,7 @@ class LogStore:
     Args:
         endpoint: Our query socket, as others reach it.
         kept: The sinks and staged rows that were found on disk.
+        groups: The consumer groups that were found there.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class LogStore:
         now: float,
         clock: Clock,
         kept: KeptSinks | None = None,
+        groups: Sequence[KeptGroup] = (),
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
         self.limits = limits
@@ -112,6 +118,7 @@ class LogStore:
         self.transactions = Transactions(
             storage.store_id, kept or KeptSinks(), self._writer.next_offset, limits, now=now
         )
+        self._groups = GroupTables(address, groups, now)
         self._duties: dict[str, Callable[[float], list[Effect]]] = {
             "info": self._tell_newcomers,
             "heal": self._heal,
@@ -197,6 +204,8 @@ class LogStore:
             return self._trims.trim(client, request_id, request)
         if isinstance(request, LastRequest):
             return [Reply(client, QueryReply(request_id, *self._last.answer(request, now)))]
+        if isinstance(request, GroupBeat | GroupSet | GroupList):
+            return self._groups.handle_request(client, request_id, request, now)
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
         reply, hole = answer_query(self.storage, self.limits, client, request_id, request)
@@ -259,6 +268,9 @@ class LogStore:
             case SinkJob():
                 assert not isinstance(outcome, ScrubEnded)
                 return self._transacted(job, outcome, now)
+            case GroupJob():
+                assert not isinstance(outcome, Intent | ScrubEnded)
+                return self._groups.handle_done(outcome, now)
             case RunRetention():
                 return self._retained("" if outcome is None else str(outcome), now)
             case ScrubPiece():
@@ -372,7 +384,8 @@ class LogStore:
         return told if stream is None else f"{self._gaps.story(key, stream.gap, now)}; {told}"
 
     def invariants(self) -> list[str]:
-        return self._writer.invariants() + self.transactions.invariants() + self._last.invariants()
+        parts = self._writer, self.transactions, self._last, self._groups
+        return [each for part in parts for each in part.invariants()]
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Effect]:
         writer = self._writer

@@ -111,6 +111,16 @@ class Beyond:
             self._live[key] = begins, max(end, 0 if known is None else known[1])
             self.due = min(self.due, now + ALONE_S)
 
+    def doubt(self, key: Key, at: int) -> None:
+        """Note a position that was committed by others."""
+        if at:
+            self._doubtful[key] = at
+
+    def forget(self, key: Key) -> None:
+        """A partition is not read here any more."""
+        if key in self._doubtful:
+            self._settled(key)
+
     def greeted(self, store: str, now: float) -> None:
         """Note a store that listens or has said hello, and is not asked yet as its endpoint is unknown."""
         if self._doubtful and len(self._greeted) < HELLOS_MAX:

@@ -16,6 +16,7 @@ from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_
 from chappe.errors import ChappeError, ProtocolError, StorageError
 from chappe.log.exactly_once.staged import CommitBatch, Finishing, SinkJob, StagedStorage, recover
 from chappe.log.forwarder import LogForwarder
+from chappe.log.groups.table import GroupJob, GroupStorage
 from chappe.log.guard import PRODUCERS, Guard
 from chappe.log.ordered.keeping import Keeping, OrderedRole
 from chappe.log.queries import (
@@ -53,6 +54,7 @@ class StorePorts(LogPorts):
     Args:
         storage: Keeps records; closed with the node.
         staged: Keeps rows of exactly-once sinks; closed with the node.
+        groups: Keeps positions of consumer groups; closed with the node.
         meeting: How it meets others.
         name: For people.
         forwards: Whether it passes on what it takes.
@@ -70,6 +72,7 @@ class StorePorts(LogPorts):
         address: str,
         storage: LogStorage,
         staged: StagedStorage,
+        groups: GroupStorage,
         meeting: Meeting,
         *,
         name: str,
@@ -80,13 +83,16 @@ class StorePorts(LogPorts):
     ) -> None:
         self.storage = storage
         self._staged = staged
+        self._groups = groups
         self._retention = list(retention)
         self._policies = [(each, kept.age_s, kept.bytes, kept.records) for each, kept in retention[:POLICIES_TOLD]]
         self._name = name
         self._closing = machine.current().event()
         self._queries_left = False  # in the queue, as a commit is under way
         kept = recover(staged, storage)
-        self.store = LogStore(address, storage, "", now=time.monotonic(), clock=SYSTEM_CLOCK, kept=kept)
+        self.store = LogStore(
+            address, storage, "", now=time.monotonic(), clock=SYSTEM_CLOCK, kept=kept, groups=groups.kept()
+        )
         self._role: LogStore | LogForwarder | OrderedRole = self.store
         if forwards:
             self._role = LogForwarder(self.store, now=time.monotonic())
@@ -115,6 +121,7 @@ class StorePorts(LogPorts):
     def closed(self) -> None:
         self.storage.close()
         self._staged.close()
+        self._groups.close()
 
     # -- queries ----------------------------------------------------------------------------------------
 
@@ -189,6 +196,9 @@ class StorePorts(LogPorts):
         if isinstance(job, RunRetention):
             return self._retain()
         try:
+            if isinstance(job, GroupJob):
+                self._groups.keep(job.changes)
+                return None
             return self.storage.write(job.appends) if isinstance(job, WriteRecords) else self._transact(job)
         except StorageError:
             raise
@@ -235,7 +245,7 @@ class StorePorts(LogPorts):
             for written in outcome.written:
                 self.storage.publish(written)
             outcome = outcome.intent
-        elif isinstance(job, SinkJob) or isinstance(outcome, ChappeError):
+        elif isinstance(job, SinkJob | GroupJob) or isinstance(outcome, ChappeError):
             pass
         elif isinstance(job, WriteRecords):
             self.storage.publish(outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from chappe.api.log.topic_writers import TopicProgress
 from chappe.defaults import KEYS_COME_S
 from chappe.errors import BufferFull, Sealed
 from chappe.log.batch import Record
+from chappe.log.sources import Key
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -191,6 +193,8 @@ class AsyncConsumer(AsyncCloseable):
             assert records is not None
             for record in records:
                 yield record
+                if self.consumer.turn():
+                    break
 
     async def _wait_for(self, take: Callable[[], T | None], timeout: Seconds) -> T | None:
         loop = self._loop = own_loop(self._loop, "AsyncConsumer")
@@ -198,8 +202,8 @@ class AsyncConsumer(AsyncCloseable):
         while (found := await _promptly(self._lock, take)) is None:
             self._ready.clear()  # no ``await`` since the look, so later news set it again
             left = None if deadline is None else deadline - loop.time()
-            waits = self.consumer.waits_for_keys  # no event announces these
-            wait_s = LOOK_S if waits and (left is None or left > LOOK_S) else left
+            look_s = self.consumer.look_s
+            wait_s = left if left is not None and left <= look_s else None if look_s == math.inf else look_s
             if not await self._woken(wait_s) and wait_s == left:
                 return None
         return found
@@ -246,6 +250,15 @@ class AsyncConsumer(AsyncCloseable):
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         await asyncio.to_thread(self.consumer.wait_ready, timeout)
+
+    async def commit(self, positions: Mapping[Key, int] | None = None, timeout: float | None = 10.0) -> None:
+        """See ``Consumer.commit``."""
+        await asyncio.to_thread(self.consumer.commit, positions, timeout)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.consumer.__exit__, kind, error, trace)
 
     async def close(self) -> None:
         """Leave. A pending read in another task raises Closed."""

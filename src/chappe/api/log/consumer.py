@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Final, Literal, TypeVar
 
 from chappe.api import at_exit
@@ -17,17 +18,28 @@ from chappe.api.faces import Closeable, Seconds, happened, weakly
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.log.grouping import COMMIT_S, Grouping, Rebalance, check_group
 from chappe.api.log.inbox import LOOK_S, ConsumerInbox
 from chappe.api.log.sealed import Opening
 from chappe.api.times import as_micros
 from chappe.data.given import as_index, as_text, pairs, two
 from chappe.data.topic import Filter, as_topic
+from chappe.defaults import GROUP_SESSION_S
 from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
 from chappe.log.batch import Record
 from chappe.log.clocks import ClockRead
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
 from chappe.log.delivery import Records
-from chappe.log.events import ConnectionRefused, ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
+from chappe.log.events import (
+    ConnectionRefused,
+    ForwarderFound,
+    GroupMoved,
+    OutOfRange,
+    PermissionsChanged,
+    Stopped,
+    TowerFound,
+)
+from chappe.log.groups.member import GroupMember
 from chappe.log.producer import JournalBatch, JournalTrim
 from chappe.log.sources import Key
 from chappe.log.traffic import Reading, reading_of
@@ -62,6 +74,14 @@ class Consumer(at_exit.Collectable, Closeable):
             then all further ones; an offset; or a datetime with a time zone, which is the first record of each
             partition that is not older, or the end where all are.
             Positions that retention removed restart there too, with an event.
+        group: Members of a group share partitions: each partition is read by one of them, from the position that the
+            group has at stores, or from ``reset`` on. Partitions come and go when the program asks for more records.
+        member: A lasting name of this member. After a restart within ``session_s`` it has its partitions again, and no
+            others move meanwhile.
+        session_s: A member of which stores hear nothing for so long is dead, and others read on; 0.5 to 300.
+        auto_commit: Whether a member commits by itself, once a second and when partitions go: all that it had been
+            handed when it asked for more. What its program was doing when it died is done again by another.
+        on_rebalance: Called with a ``Rebalance`` in the thread that asks for records, before it gets any.
         identity: A name whose committed positions survive restarts (``commit``).
         directory: Where identities are kept; the user's data directory by default.
         max_age_s: The greatest age of a record when you get it, by its timestamp and its producer's clock, which is
@@ -100,6 +120,11 @@ class Consumer(at_exit.Collectable, Closeable):
         name: str | None = None,
         stored: bool = False,
         min_acks: int = 1,
+        group: str | None = None,
+        member: str | None = None,
+        session_s: float = GROUP_SESSION_S,
+        auto_commit: bool = True,
+        on_rebalance: Callable[[Rebalance], None] | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
@@ -112,12 +137,19 @@ class Consumer(at_exit.Collectable, Closeable):
             where.require(CONSUME, wanted.name, prefix=wanted.prefix)
         beginning = _reset(reset)
         counted = _counted(stored, min_acks, beginning)
+        grouped = check_group(group, member, session_s, identity, on_rebalance, last=beginning is LAST)
         self._positions: Positions | None = None
         if identity is not None:
             self._positions = Positions(state_directory("consumers", identity, directory))
+        address = new_address()
+        crew: GroupMember | None = None
+        if grouped and group is not None:
+            crew = GroupMember(
+                group, member or address, address, self._name, filters, clock=SYSTEM_CLOCK, session_s=session_s
+            )
         self._core = LogConsumer(
-            new_address(), filters, beginning, {} if self._positions is None else dict(self._positions.committed),
-            clock=SYSTEM_CLOCK, ages=max_age_s is not None, min_acks=counted,
+            address, filters, beginning, {} if self._positions is None else dict(self._positions.committed),
+            clock=SYSTEM_CLOCK, ages=max_age_s is not None, min_acks=counted, group=crew,
         )  # fmt: skip
         self._ahead_of_all = beginning is LAST
         self._events: deque[object] = deque(maxlen=1000)
@@ -134,6 +166,11 @@ class Consumer(at_exit.Collectable, Closeable):
             raise
         self.lock = self._lock = self._node.lock
         self._inbox = ConsumerInbox(self._core, self._node, self._opening, self._aged)
+        self._grouping: Grouping | None = None
+        if grouped:
+            self._grouping = Grouping(
+                self._core, self._node, self._inbox, auto_commit=auto_commit, on_rebalance=on_rebalance
+            )
         with self._lock:
             self._node.start(
                 self._core,
@@ -154,6 +191,7 @@ class Consumer(at_exit.Collectable, Closeable):
             OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
             NotPermitted: The permissions do not let this identity consume its topics any more.
             TooSlow: A record was older than ``max_age_s``; so says every further call.
+            Fenced: Another program goes on as this member of the group; so says every further call.
             Sealed: A topic is sealed for a group, and we have no key of it: raised once, its records are left out from
                 then on; if we become a member, records that were sealed for us meanwhile are read again. Or the key
                 has not come for 30 s: raised again while that lasts, nothing is left out.
@@ -164,15 +202,27 @@ class Consumer(at_exit.Collectable, Closeable):
 
     def take(self) -> ConsumedBatch | None:
         """Return a batch that is there already, or None; never waits. Raises as ``poll`` does."""
+        self.turn()
         with self._lock:
             self._check()
-            return self._inbox.take()
+            return self._inbox.take() if self._grouping is None or self._grouping.holds else None
 
     def take_records(self) -> Iterator[Record] | None:
         """Return the iterator that a loop continues with, or None; never waits. Raises as ``poll`` does."""
+        self.turn()
         with self._lock:
             self._check()
-            return self._inbox.take_records()
+            return self._inbox.take_records() if self._grouping is None or self._grouping.holds else None
+
+    def turn(self) -> bool:
+        """Between two records of a loop: True if the rest is not to be handed on before partitions have moved.
+
+        Of a member of a group it commits, and lets partitions come and go; of others it does nothing.
+        """
+        grouping = self._grouping
+        if grouping is None or not grouping.due:
+            return False
+        return grouping.turn() or not grouping.holds
 
     def _wait_for(self, take: Callable[[], T | None], timeout: Seconds) -> T | None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -189,9 +239,11 @@ class Consumer(at_exit.Collectable, Closeable):
         return self._name
 
     @property
-    def waits_for_keys(self) -> bool:
-        """True if records cannot be opened yet, or were left out and may be for us after all."""
-        return self._inbox.waits_for_keys
+    def look_s(self) -> float:
+        """How often ``take`` is to be called though no event says so: for keys that come, and to commit in a group."""
+        if self._inbox.waits_for_keys:
+            return LOOK_S
+        return math.inf if self._grouping is None else COMMIT_S
 
     def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Yield batches; end when none came for ``timeout`` seconds (None: never).
@@ -238,7 +290,7 @@ class Consumer(at_exit.Collectable, Closeable):
         while (left := self._unread(since)) is None:
             if time.monotonic() >= since + patience_s:
                 raise TimedOut(self._missing(f"within {timeout:g} s"))
-            yield lambda: self._core.end_known(since, time.monotonic())
+            yield lambda: self._end_known(since)
         deadline = math.inf  # begins with a wait: the time that a program takes for a batch does not count
         recheck_at = since + RECHECK_S
         while left:
@@ -269,7 +321,13 @@ class Consumer(at_exit.Collectable, Closeable):
         while True:
             records = self._wait_for(self.take_records, None)
             assert records is not None
-            yield from records
+            if self._grouping is None:
+                yield from records
+                continue
+            for record in records:
+                yield record
+                if self.turn():
+                    break
 
     def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
         """Yield the records of a batch; meanwhile ``position`` and ``commit`` count one record after the other.
@@ -329,7 +387,8 @@ class Consumer(at_exit.Collectable, Closeable):
         """Return the offset of the next record you get, by (topic, partition)."""
         self._node.check()
         with self._lock:
-            return self._inbox.position(self._ahead_of_all)
+            found = self._inbox.position(self._ahead_of_all)
+            return found if self._grouping is None else self._grouping.position(found)
 
     def heads(self) -> dict[Key, int]:
         """Return the offset after the last record known to exist, by (topic, partition)."""
@@ -367,9 +426,17 @@ class Consumer(at_exit.Collectable, Closeable):
         """
 
         def ready() -> bool:
-            return self.tower and self._core.ready(self._tower_at, time.monotonic())
+            if not self.tower or not self._core.ready(self._tower_at, time.monotonic()):
+                return False
+            return self._core.group is None or self._core.group.settled or self._core.group.pending
 
-        self._node.wait_until(self._check, ready, self._missing, timeout)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if timeout is None else max(deadline - time.monotonic(), 0.0)
+            self._node.wait_until(self._check, ready, self._missing, left)
+            self.turn()
+            if self._core.group is None or self._core.group.settled:
+                return
 
     @property
     def synced(self) -> bool:
@@ -387,26 +454,53 @@ class Consumer(at_exit.Collectable, Closeable):
         """The number of other nodes that it knows."""
         return self._node.discovery.peers
 
-    def commit(self, positions: Mapping[Key, int] | None = None) -> None:
-        """Write the present positions to disk: a consumer of the same identity goes on from them.
+    def commit(self, positions: Mapping[Key, int] | None = None, timeout: float | None = 10.0) -> None:
+        """Keep the present positions: a consumer of the same identity, or the group, goes on from them.
+
+        An identity has them on this machine's disk when this returns; a group at every store that answers, and at one
+        at least.
 
         Args:
             positions: Others, by (topic, partition): up to where you have processed the records. Those of further
                 partitions stay as they were committed.
 
+            timeout: Seconds for stores to have them, of a group; None waits for ever.
+
         Raises:
-            UsageError: The consumer has no identity.
+            UsageError: The consumer has no identity, and is of no group.
+            Fenced: A partition was read by another member of the group before stores had its position.
+            TimedOut: No store has said that it has them.
             StorageFull, StorageError: The disk refused; the former commit stays.
         """
-        if self._positions is None:
-            raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
         if self._node.closed:
             raise Closed("the consumer was closed: commit before that")
+        if self._grouping is not None:
+            self._commit_of_group(self._grouping, positions, timeout)
+            return
+        if self._positions is None:
+            raise UsageError("only a consumer with an identity or of a group can commit: Consumer(..., group='name')")
         wanted = self.position() if positions is None else _positions(positions)
         with self._lock:
             beyond = self._core.beyond.items()
             wanted = {key: at for key, at in wanted.items() if (key, at) not in beyond}
         self._positions.commit(wanted)
+
+    def _commit_of_group(self, grouping: Grouping, positions: Mapping[Key, int] | None, timeout: Seconds) -> None:
+        wanted = self.position() if positions is None else _positions(positions)
+        with self._lock:
+            grouping.note(wanted)
+
+        def check() -> None:
+            self._check()
+            if any(key not in grouping.member.mine for key in wanted):
+                grouping.note(wanted)  # raises Fenced
+
+        self._node.wait_until(check, lambda: grouping.committed(wanted), self._uncommitted, timeout)
+
+    def _uncommitted(self, when: str) -> str:
+        if not self._core.stores:
+            return self._missing(when)
+        return f"not every store that is there has said {when} that it has the positions"
 
     @property
     def too_old(self) -> int:
@@ -427,8 +521,18 @@ class Consumer(at_exit.Collectable, Closeable):
         return happened(self._events, self._node.check)
 
     def close(self) -> None:
-        """Leave. Positions are not committed by this."""
+        """Leave. A member of a group commits all that it was handed, unless it is to commit by its own calls only."""
+        self._leave(done=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(done=kind is None)  # else the program is not done with what it has
+
+    def _leave(self, *, done: bool) -> None:
         at_exit.closed(self)
+        if self._grouping is not None and not self._node.closed and self._node.halted is None:
+            self._grouping.leave(done=done)
         self._node.close()
         self._release_identity()
         if self.on_ready is not None:
@@ -448,15 +552,24 @@ class Consumer(at_exit.Collectable, Closeable):
 
     def _has_come(self) -> bool:
         """True if ``take`` has something to return, or to raise."""
-        return self._inbox.ready or self._error is not None
+        if self._grouping is not None and (self._grouping.member.pending or self._grouping.member.fenced):
+            return True
+        ready = self._inbox.ready and (self._grouping is None or self._grouping.holds)
+        return ready or self._error is not None
 
     def _unread(self, since: float) -> dict[Key, int] | None:
         """Return the ends of partitions not read so far; None until their ends at ``since`` are known."""
+        self.turn()
         with self._lock:
             self._check()
             end = self._core.end(since, time.monotonic())
             position = {} if end is None else self.position()
             return None if end is None else {key: each for key, each in end.items() if position.get(key, 0) < each}
+
+    def _end_known(self, since: float) -> bool:
+        group = self._core.group
+        known = self._core.end_known(since, time.monotonic())
+        return known and (group is None or group.settled or group.pending)
 
     def _still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
         with self._lock:
@@ -497,6 +610,8 @@ class Consumer(at_exit.Collectable, Closeable):
             raise self._inbox.ended[0].with_traceback(None)
         if self._forbidden is not None:
             raise self._forbidden.with_traceback(None)
+        if self._grouping is not None:
+            self._grouping.check()
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -513,6 +628,10 @@ class Consumer(at_exit.Collectable, Closeable):
                 self.on_ready()
 
     def _report(self, event: object) -> None:
+        if isinstance(event, GroupMoved):
+            if self.on_ready is not None:
+                self.on_ready()
+            return
         log_event(event)
         self._events.append(event)
         if isinstance(event, TowerFound | ForwarderFound):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import islice
 from operator import length_hint
 from typing import Final, Literal
@@ -291,6 +291,21 @@ class ConsumerInbox:
         for (topic, partition), offset in positions.items():
             self.taken[topic, partition] = offset
             self._node.do(self._core.seek(topic, partition, offset, time.monotonic()))
+        self._release(gone)
+
+    def leave(self, keys: Container[Key]) -> None:
+        """Forget all that waits of partitions, and where the user is in them."""
+        rest = self._end_loop()
+        if rest is not None and (rest.topic, rest.partition) not in keys:
+            self._take_again(rest)
+        gone = 0
+        for topic, partition in {(each.topic, each.partition) for each in self.queue}:
+            if (topic, partition) in keys:
+                gone += self._forget(topic, partition)
+        for place in (self.taken, self._since):
+            for key in [key for key in place if key in keys]:
+                del place[key]
+        self._recheck_at = -math.inf
         self._release(gone)
 
     def gone_on(self, topic: str, partition: str) -> None:

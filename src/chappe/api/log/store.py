@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from chappe.permissions.rules import STORE
 from chappe.runtime.meeting import AtTowers, Meeting
 from chappe.runtime.store_ports import StorePorts
 from chappe.security import LogSecurity
+from chappe.storage.group_database import GroupDatabase
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
 from chappe.system import program, settings
@@ -101,16 +103,17 @@ class Store(at_exit.Collectable, Closeable):
         self._directory = str(directory)
         self._storage = SegmentStorage(Path(directory))
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
-        try:
+        with ExitStack() as undone:
+            undone.callback(self._storage.close)
             staged = StagedFiles(directory)
-        except BaseException:
-            self._storage.close()
-            raise
-        try:
+            undone.callback(staged.close)
+            groups = GroupDatabase(directory)
+            undone.callback(groups.close)
             self._node = StorePorts(
                 new_address(),
                 self._storage,
                 staged,
+                groups,
                 meeting,
                 name=self._name,
                 forwards=forwards,
@@ -118,10 +121,7 @@ class Store(at_exit.Collectable, Closeable):
                 retention=retention,
                 on_report=weakly(self._report),
             )
-        except BaseException:
-            staged.close()
-            self._storage.close()
-            raise
+            undone.pop_all()
         self._node.start()
         at_exit.opened(self)
 

@@ -1,0 +1,176 @@
+"""A consumer's part in a group, as its program meets it: partitions come and go when it asks for more records."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.api.log.inbox import ConsumerInbox
+from chappe.data.given import as_text
+from chappe.data.markup import many
+from chappe.defaults import SINK_NAME_MAX
+from chappe.errors import Fenced, UsageError
+from chappe.log.consumer import LogConsumer
+from chappe.log.consuming import ConsumingMember
+from chappe.log.groups.member import GroupMember
+from chappe.log.sources import Key
+from chappe.runtime.log_seats import Seat
+from chappe.system import time
+
+COMMIT_S: Final = 1.0  # between two commits that are made by themselves
+LEAVE_S: Final = 2.0  # at most so long stores are waited for when a member leaves
+SESSION_MIN_S: Final = 0.5
+SESSION_MAX_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """Partitions of a group that change hands, each as (topic, partition).
+
+    Attributes:
+        assigned: Read here from now on. ``Consumer.seek`` in the callback sets where.
+        revoked: Read by others once the callback returns; until then their positions can be committed.
+        lost: Read by others already, as this member was not heard for too long; nothing can be committed.
+    """
+
+    assigned: tuple[Key, ...]
+    revoked: tuple[Key, ...]
+    lost: tuple[Key, ...]
+
+
+def check_group(
+    group: str | None, member: str | None, session_s: float, identity: str | None, on_rebalance: object, *, last: bool
+) -> bool:
+    """Whether a consumer is of a group. Raises UsageError for what does not fit."""
+    if group is None:
+        if member is not None or on_rebalance is not None:
+            raise UsageError("member and on_rebalance are of a group: name it, as in group='billing'")
+        return False
+    for what, name in (("group", group), ("member", member)):
+        if name is not None and not 0 < len(as_text(name, f"a {what}")) <= SINK_NAME_MAX:
+            raise UsageError(f"the name of a {what} has 1 to {SINK_NAME_MAX} characters, not {len(name)}")
+    if identity is not None:
+        raise UsageError(
+            "a group keeps its positions at stores, an identity in files of this machine: give the consumer one of "
+            "them. A member that is to have its partitions again after a restart has a name: member='worker-1'"
+        )
+    if last:
+        raise UsageError("a group goes on from its positions: reset='last-value' is for consumers without a group")
+    if not isinstance(session_s, (int, float)) or not SESSION_MIN_S <= session_s <= SESSION_MAX_S:
+        raise UsageError(f"session_s is {SESSION_MIN_S:g} to {SESSION_MAX_S:g} seconds, not {session_s!r}")
+    return True
+
+
+class Grouping:
+    """What a consumer of a group does whenever its program comes for more: see ``turn``.
+
+    Args:
+        auto_commit: Whether positions are committed, once a second and when partitions go, up to what the program had
+            taken before it came for more.
+        on_rebalance: Called in the program's thread with what changes.
+    """
+
+    def __init__(
+        self,
+        core: LogConsumer,
+        node: Seat[ConsumingMember],
+        inbox: ConsumerInbox,
+        *,
+        auto_commit: bool,
+        on_rebalance: Callable[[Rebalance], None] | None,
+    ) -> None:
+        assert core.group is not None
+        self.member: GroupMember = core.group
+        self._core, self._node, self._inbox = core, node, inbox
+        self._auto_commit = auto_commit
+        self._on_rebalance = on_rebalance
+        self._commit_at = time.monotonic() + COMMIT_S if auto_commit else math.inf
+        self._turning = threading.Lock()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to do before further records are handed on; looked at without the lock, too."""
+        now = time.monotonic()
+        return now >= self._commit_at or now >= self.member.lease or self.member.pending
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is here may be handed on; if not, stores have to confirm first that it is still ours."""
+        return self.member.holds(time.monotonic())
+
+    def check(self) -> None:
+        """Raise Fenced if another program goes on as this member."""
+        if self.member.fenced:
+            raise Fenced(self.member.fenced)
+
+    def position(self, found: Mapping[Key, int]) -> dict[Key, int]:
+        """Those of positions that are of partitions of ours."""
+        return {key: offset for key, offset in found.items() if key in self.member.mine}
+
+    def turn(self) -> bool:
+        """Commit, and let partitions come and go; returns whether they did. Not with the lock held.
+
+        The program is done with all that it was handed, as it comes for more.
+        """
+        if not self.due or not self._turning.acquire(blocking=False):  # in a callback, or in another thread
+            return False
+        try:
+            with self._node.lock:
+                self._commit()
+                if not self.member.pending:
+                    return False
+                change = self.member.change(time.monotonic())
+                gone = {*change.revoked, *change.lost}
+                self._inbox.leave(gone)
+                self._core.give_up(gone)
+                self._node.do(self._core.take_over(change.assigned, time.monotonic()))
+            try:
+                if self._on_rebalance is not None and (change.assigned or gone):
+                    self._on_rebalance(Rebalance(tuple(sorted(change.assigned)), change.revoked, change.lost))
+            finally:
+                with self._node.lock:
+                    self.member.let_go(change.revoked, time.monotonic())
+                    self._look()
+            return True
+        finally:
+            self._turning.release()
+
+    def _commit(self) -> None:
+        if self._auto_commit:
+            self._commit_at = time.monotonic() + COMMIT_S
+            self.note(self.position(self._inbox.position(False)))
+
+    def note(self, positions: Mapping[Key, int]) -> None:
+        """Have positions committed; the lock is held. Raises Fenced for partitions of others."""
+        self.check()
+        others = [key for key in positions if key not in self.member.mine]
+        if others:
+            topic, partition = others[0]
+            raise Fenced(
+                f"{many(len(others), 'partition')} of group {self.member.group} are read by others by now, such as "
+                f"{partition} of topic {topic!r}: leave out what on_rebalance has said to be lost or revoked"
+            )
+        self.member.commit(positions, time.monotonic())
+        self._look()
+
+    def committed(self, keys: Iterable[Key]) -> bool:
+        """Whether every store that answers has the positions, or a partition is not ours any more."""
+        return self.member.committed(keys)
+
+    def leave(self, *, done: bool) -> None:
+        """Leave the group; with ``done`` all that was handed to the program counts."""
+        with self._node.lock:
+            if self._auto_commit and done and not self.member.fenced:
+                self.member.commit(self.position(self._inbox.position(False)), time.monotonic())
+            self._node.do(self.member.leave(time.monotonic()))
+        deadline = time.monotonic() + LEAVE_S
+        while not self.member.left and (left := deadline - time.monotonic()) > 0:
+            self._node.pump(left, lambda: self.member.left)
+
+    def _look(self) -> None:
+        """Have it seen that something is due earlier."""
+        self._node.do(())
+        self._node.tell()
