@@ -308,9 +308,9 @@ class Guard:
         return ErrorAnswer(str(refusal), DENIED)
 
     def _of_group(self, who: str, request: GroupRequest) -> tuple[Verbs, str]:
-        """What somebody who asks about groups may not, and with which topic; no verbs if he may.
+        """Return the verbs that a question about groups needs and that its sender lacks, with the topic; none if allowed.
 
-        Whoever may consume topics may be in any group of theirs.
+        An identity that may consume topics may be in any group of theirs.
         """
         decisions = self._decisions()
         if isinstance(request, GroupList) or (isinstance(request, GroupBeat) and not request.life):

@@ -162,7 +162,7 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True):
-    """Who reads a partition for a group, and how far it has come; of two rows the one with the larger ``rank`` holds.
+    """The owner of a partition in a group, and the position; of two rows the one with the larger ``rank`` holds.
 
     ``epoch`` grows with every change of the owner, ``serial`` with every word of one owner. ``owner`` is one life of
     the member ``member``; both are empty where an administrator set the position. ``free``: the owner has let go.
@@ -342,7 +342,7 @@ class CommitAnswer(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class GroupAnswer(msgspec.Struct, frozen=True, array_like=True, tag="group"):
-    """What a store knows of a group that is newer than what was named.
+    """The rows and members of a group that are newer than the versions named in the question.
 
     ``table`` names the life of the store that ``since`` and ``crew`` belong to. ``members`` is None where that list is
     known already. ``refused``: places of the claims that are not granted. ``more``: ask on from ``since``.

@@ -44,7 +44,7 @@ class Rebalance:
 def check_group(
     group: str | None, member: str | None, session_s: float, identity: str | None, on_rebalance: object, *, last: bool
 ) -> bool:
-    """Whether a consumer is of a group. Raises UsageError for what does not fit."""
+    """Return True if a consumer is of a group. Raises UsageError for arguments that do not fit."""
     if group is None:
         if member is not None or on_rebalance is not None:
             raise UsageError("member and on_rebalance are of a group: name it, as in group='billing'")
@@ -65,12 +65,12 @@ def check_group(
 
 
 class Grouping:
-    """What a consumer of a group does whenever its program comes for more: see ``turn``.
+    """Commits, and lets partitions come and go, whenever the program asks for more records (``turn``).
 
     Args:
-        auto_commit: Whether positions are committed, once a second and when partitions go, up to what the program had
-            taken before it came for more.
-        on_rebalance: Called in the program's thread with what changes.
+        auto_commit: Whether positions are committed, once a second and when partitions go: those of all records that
+            the program had taken before it asked for more.
+        on_rebalance: Called in the program's thread.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Grouping:
 
     @property
     def due(self) -> bool:
-        """Whether there is something to do before further records are handed on; looked at without the lock, too."""
+        """True if something is to be done before further records are handed on; looked at without the lock, too."""
         now = time.monotonic()
         return now >= self._commit_at or now >= self.member.lease or self.member.pending
 
     @property
     def holds(self) -> bool:
-        """Whether what is here may be handed on; if not, stores have to confirm first that it is still ours."""
+        """True if records may be handed on; else stores have to confirm first that our partitions are still ours."""
         return self.member.holds(time.monotonic())
 
     def check(self) -> None:
@@ -107,13 +107,13 @@ class Grouping:
             raise Fenced(self.member.fenced)
 
     def position(self, found: Mapping[Key, int]) -> dict[Key, int]:
-        """Those of positions that are of partitions of ours."""
+        """Return the positions that are of our partitions."""
         return {key: offset for key, offset in found.items() if key in self.member.mine}
 
     def turn(self) -> bool:
-        """Commit, and let partitions come and go; returns whether they did. Not with the lock held.
+        """Commit, and let partitions come and go; return True if they did. Not with the lock held.
 
-        The program is done with all that it was handed, as it comes for more.
+        The program has processed all that it was handed, since it asks for more.
         """
         if not self.due or not self._turning.acquire(blocking=False):  # in a callback, or in another thread
             return False
@@ -157,11 +157,11 @@ class Grouping:
         self._look()
 
     def committed(self, keys: Iterable[Key]) -> bool:
-        """Whether every store that answers has the positions, or a partition is not ours any more."""
+        """True if every store that answers has the positions, or a partition is not ours any more."""
         return self.member.committed(keys)
 
     def leave(self, *, done: bool) -> None:
-        """Leave the group; with ``done`` all that was handed to the program counts."""
+        """Leave the group; ``done``: the program has processed all that it was handed."""
         with self._node.lock:
             if self._auto_commit and done and not self.member.fenced:
                 self.member.commit(self.position(self._inbox.position(False)), time.monotonic())

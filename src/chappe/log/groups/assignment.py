@@ -1,4 +1,4 @@
-"""Who of a group shall read which partition.
+"""Partitions are shared among the members of a group.
 
 Every member computes this of the same facts and comes to the same result, so nobody has to lead.
 """

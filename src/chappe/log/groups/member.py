@@ -48,7 +48,7 @@ NOWHERE: Final = -1  # no position is committed
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What the program is to be told: partitions with their positions, those to let go of, and those that are lost."""
+    """Partitions that come, with their positions, that are to be let go of, and that are lost."""
 
     assigned: Mapping[Key, int]
     revoked: tuple[Key, ...]
@@ -57,7 +57,7 @@ class GroupChange:
 
 @dataclass(slots=True)
 class _ToldStore:
-    """What one store was told and has told."""
+    """One store: what it was told, and has told."""
 
     endpoint: str
     ticket: int = 0  # of the question under way
@@ -153,7 +153,7 @@ class GroupMember:
 
     @property
     def members(self) -> list[GroupCrew]:
-        """Those that stores hear of, this one included once they do."""
+        """The members that stores hear of, this one included once they do."""
         found = {each.life: each for store in self._stores.values() for each in store.crew}
         return sorted(found.values(), key=lambda each: (each.member, each.life))
 
@@ -178,7 +178,7 @@ class GroupMember:
         self._soon(now)
 
     def change(self, now: float) -> GroupChange:
-        """What has changed since the last call; ``let_go`` must follow for what is revoked."""
+        """Return the changes since the last call; ``let_go`` must follow for revoked partitions."""
         unheard = [key for key in self._revoked if key in self._assigned]
         for key in unheard:
             del self._assigned[key]

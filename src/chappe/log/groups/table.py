@@ -1,4 +1,4 @@
-"""What a store keeps of consumer groups: who reads which partition, and how far each group is.
+"""A store keeps, for consumer groups, the owner of each partition and the position of the group in it.
 
 Members say what they have read, and ask for partitions, in beats (``queries.GroupBeat``). A store grants a partition
 that is free, or whose owner it has not heard for a session; what it has granted or was told is on disk before it
