@@ -13,7 +13,7 @@ files.py      files that are written whole or not at all
 members.py    tower, store, up, forward
 topics.py     topics; topics_plot.py draws them
 produce.py    produce; lazy_producer.py is made for its first record
-consume.py    consume; consume_workers.py is its --exec
+consume.py    consume; consume_choice.py is which records, consume_workers.py its --exec, record_format.py its --format
 formats.py    how produce reads records and consume prints them
 mesh.py       common parts of commands of the mesh: addresses, security, notices about peers
 peering.py    the peers of an endpoint, as node, gateway and kv serve show them

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,10 +18,11 @@ from typer import Argument, Option
 from chappe.api.log.lines import as_json
 from chappe.cli import options
 from chappe.cli.console import check_reader, hear_warnings, warn, write_out
+from chappe.cli.consume_choice import Choice, Key, Match, Span
 from chappe.cli.consume_workers import Working, work_off
 from chappe.cli.following import POLL_S, UntilInterrupted
-from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS
-from chappe.cli.topics import check_known, look
+from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS, with_headers
+from chappe.cli.record_format import ALLOWED, parse_format
 from chappe.cli.units import parse_age, parse_start
 from chappe.data.markup import are
 from chappe.data.topic import Filter
@@ -40,6 +43,7 @@ OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
 def consume(
     reach: options.Reach,
     working: Working,
+    choice: Choice,
     topics: Annotated[list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
     start: Annotated[
         str,
@@ -72,6 +76,15 @@ def consume(
         ),
     ] = "text",
     as_json: Annotated[bool, Option("--json", help="The same as --output json.")] = False,
+    form: Annotated[
+        str | None,
+        Option(
+            "--format",
+            metavar="FORMAT",
+            help=rf"Print this for each record instead, such as '%t %o %k %s\n'. Letters: {ALLOWED}.",
+        ),
+    ] = None,
+    headers: Annotated[bool, Option("--headers", help="With --output text: headers, too, after the value.")] = False,
     max_age: options.MaxAge = None,
     on_stale: options.OnStale = "end",
     name: options.Name = None,
@@ -94,39 +107,60 @@ def consume(
     ] = 1,
 ) -> None:
     """Print the records of topics, or hand them to workers: all, from an offset or a time, once or following."""
-    from chappe import Consumer
-
     working.check(count=count, timeout=timeout, until_end=until_end)
     if group is not None and working.program is not None:
         raise UsageError("--group is for consumers that print: workers of --exec go on by --identity")
+    if group is not None and (choice.last is not None or choice.partition is not None):
+        raise UsageError("--last and --partition do not go with --group, whose members share what it has not read")
+    output = "json" if as_json else output
+    if working.program is not None:
+        choice.check_no_workers()
+        if form is not None or headers:
+            raise UsageError("--format and --headers do not go with --exec: workers get what --output says")
+    rendering = Rendering.of(output, form, headers=headers)
     program.call_members(name)
     hear_warnings(reach.tower)
     filters = [Filter.parse(topic) for topic in topics]
-    where = parse_start(start)
+    where: Any = "earliest" if choice.last is not None else parse_start(start)
     if isinstance(where, datetime) and where > datetime.now(UTC):
         raise UsageError(f"--from {start} is in the future")
-    ends = _ends(filters, reach) if until_end or isinstance(where, int) else None
-    if isinstance(where, int) and ends and all(where > end for end in ends.values()):
-        raise OffsetOutOfRange(f"offset {where} is not there yet: the last one is {max(ends.values()) - 1}")
-    if not until_end:
-        ends = None
-    if count == 0 or ends == {}:
-        return
     age_s = None if max_age is None else parse_age(max_age)
-    more: dict[str, Any] = {"max_age_s": age_s, "on_stale": on_stale, "stored": stored, "min_acks": min_acks}
-    form = "json" if as_json else output
-    if working.program is not None:
-        more |= {"timeout": timeout, "form": "json" if form == "text" else form}  # text is for people
-        work_off(working, topics, until_end, _missing, reset=where, **reach.arguments, **more)
-        return
-    more |= {"group": group, "member": member}
-    with Consumer(*topics, **reach.arguments, reset=where, **more) as consumer:
+    with choice.matching() as match:
+        span = choice.span(filters, reach, where, until_end=until_end)
+        if count == 0 or span.ends == {}:
+            return
+        more: dict[str, Any] = {"max_age_s": age_s, "on_stale": on_stale, "stored": stored, "min_acks": min_acks}
+        if working.program is not None:
+            more |= {"timeout": timeout, "form": "json" if output == "text" else output}  # text is for people
+            work_off(working, topics, until_end, _missing, reset=where, **reach.arguments, **more)
+            return
+        more |= {"group": group, "member": member}
+        printer = _Printer(rendering, count, match)
+        if not _print_all(printer, reach, topics, choice, span, timeout, reset=where, **more):
+            raise typer.Exit(1)
+
+
+def _print_all(
+    printer: _Printer,
+    reach: options.Reach,
+    topics: list[str],
+    choice: Choice,
+    span: Span,
+    timeout: float | None,
+    **more: Any,
+) -> bool:
+    """Print until the end, the count or the time-out; return False if anything is missing in it then."""
+    from chappe import Consumer
+
+    ends, group = span.ends, more["group"]
+    with Consumer(*topics, **reach.arguments, **more) as consumer:
         if ends is not None and group is not None:
             consumer.wait_ready(timeout)
-        printer = _Printer(form, count)
-        gaps: list[tuple[tuple[str, str], int, int]] = []
+        for key, offset in span.begins.items():
+            consumer.seek(*key, offset)
+        gaps: list[tuple[Key, int, int]] = []
         interrupted = True
-        with UntilInterrupted(ends, count):
+        with UntilInterrupted(ends, printer.count):
             quiet = _Quiet(consumer, reach, topics, timeout)
             while not printer.full and not (ends is not None and _reached(consumer, ends, group)):
                 batch = None
@@ -135,6 +169,8 @@ def consume(
                 except OffsetOutOfRange as error:
                     warn(f"{error}; skipped")  # other partitions have the offset, this one goes on where it can
                 gaps += _gaps(consumer.events())
+                if batch is not None and not choice.takes(batch.partition):
+                    batch = None
                 if batch is not None:
                     printer.print(batch, None if ends is None else ends.get((batch.topic, batch.partition), 0))
                 if quiet.over(came=batch is not None):
@@ -143,9 +179,10 @@ def consume(
         if group is not None:
             printer.go_back(consumer)
         if interrupted:
-            return  # the proper end of following
+            return True  # the proper end of following
         gaps += _gaps(consumer.events())
-        short = _short(printer, count, ends is not None and not _reached(consumer, ends, group))
+        at_end = ends is not None and _reached(consumer, ends, group)
+        short = "" if printer.full or at_end else _short(printer, ends is not None)
     # records that were read ahead do not count
     wanted = printer.reached if printer.full or ends is None else ends
     missed = sum(max(0, min(after, wanted.get(key, 0)) - first) for key, first, after in gaps)
@@ -153,11 +190,10 @@ def consume(
         warn(f"{are(missed, 'record')} missing in what was printed: nobody has more than that")
     if short:
         warn(f"{short}: nothing came for {timeout:g} s")
-    if short or missed or printer.unreadable:
-        raise typer.Exit(1)
+    return not (short or missed or printer.unreadable)
 
 
-def _gaps(events: list[object]) -> Iterator[tuple[tuple[str, str], int, int]]:
+def _gaps(events: list[object]) -> Iterator[tuple[Key, int, int]]:
     """Yield partition, first offset and end of every gap."""
     for event in events:
         if isinstance(event, RecordsLost):
@@ -170,13 +206,11 @@ def _missing(events: list[object]) -> int:
     return sum(after - first for _, first, after in _gaps(events))
 
 
-def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
-    """Say how much was printed if the command ended early for lack of records; empty if it did not."""
-    if printer.full:
-        return ""
-    if count is not None:
-        return f"{printer.printed:,} of {count:,} records are printed"
-    return "the end is not reached" if before_end else ""
+def _short(printer: _Printer, ends: bool) -> str:
+    """Say how much was printed by a command that ended as nothing came; empty if nothing is lacking."""
+    if printer.count is not None:
+        return f"{printer.printed:,} of {printer.count:,} records are printed"
+    return "the end is not reached" if ends else ""
 
 
 class _Quiet:
@@ -207,45 +241,66 @@ class _Quiet:
         return self._timeout is not None and now - self._since >= self._timeout
 
 
-def _ends(filters: list[Filter], reach: options.Reach) -> dict[tuple[str, str], int]:
-    """Return the end offset of every partition. Raises UnknownTopic."""
-    known = look(reach, filters)
-    check_known(known, filters, reach)
-    return {key: each.next for key, each in known.known.items() if each.next > each.first}
-
-
-def _reached(consumer: Consumer, ends: dict[tuple[str, str], int], group: str | None) -> bool:
+def _reached(consumer: Consumer, ends: dict[Key, int], group: str | None) -> bool:
     """True if all is read that is ours: others of a group read the rest."""
     position = consumer.position()
     return all(position.get(key, 0) >= end for key, end in ends.items() if group is None or key in position)
 
 
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How records are printed: ``message`` those that were recorded from the mesh, ``headless`` those whose headers
+    cannot be read; ``headers`` says whether any of it needs headers.
+    """
+
+    record: Callable[[Record], bytes]
+    message: Callable[[Record], bytes] | None
+    headless: Callable[[Record], bytes]
+    headers: bool
+
+    @classmethod
+    def of(cls, output: options.OutputFormat, form: str | None, *, headers: bool) -> Rendering:
+        """Raise UsageError for a bad format, or for headers where they cannot be shown."""
+        if form is not None:
+            found = parse_format(form, escaped=sys.stdout.isatty())
+            return cls(found.render, None, found.render, found.headers)
+        if headers and output in ("raw", "length"):
+            raise UsageError(f"--output {output} is values alone; take --output json, or --format with %h")
+        render, message = RENDERERS[output], MESSAGE_RENDERERS.get(output)
+        if output == "json":
+            return cls(render, message, partial(as_json, with_headers=False), headers=True)
+        if headers and message is not None:
+            return cls(with_headers(render), with_headers(message), render, headers=True)
+        return cls(render, message, render, headers=False)
+
+
 class _Printer:
-    def __init__(self, output: options.OutputFormat, count: int | None) -> None:
-        self._render = RENDERERS[output]
-        self._render_message = MESSAGE_RENDERERS.get(output)
-        self._with_headers = output == "json"
-        self._count = math.inf if count is None else count
+    def __init__(self, rendering: Rendering, count: int | None, match: Match | None) -> None:
+        self._rendering = rendering
+        self._match = match
+        self.count = count
         self.printed = 0
         self.unreadable = False  # whether headers of any record were
-        self.reached: dict[tuple[str, str], int] = {}  # the offset after the last one printed
+        self.reached: dict[Key, int] = {}  # the offset after the last one printed, or passed over
         self._last: ConsumedBatch | None = None
 
     @property
     def full(self) -> bool:
-        return self.printed >= self._count
+        return self.count is not None and self.printed >= self.count
 
     def print(self, batch: ConsumedBatch, end: int | None) -> None:
         """Print the records of a batch before offset ``end``, as many as are still wanted."""
         self._last = batch
         pieces: list[bytes] = []
         size = 0
-        for record, piece in self._rendered(batch):
-            if self.printed >= self._count or (end is not None and record.offset >= end):
+        for record, render in self._rendered(batch):
+            if self.full or (end is not None and record.offset >= end):
                 break
-            pieces.append(piece)
-            size += len(piece)
             self.reached[batch.topic, batch.partition] = record.offset + 1
+            if self._match is not None and not self._match(record):
+                continue
+            pieces.append(render(record))
+            size += len(pieces[-1])
             self.printed += 1
             if size > OUTPUT_BYTES:
                 write_out(b"".join(pieces))
@@ -260,29 +315,32 @@ class _Printer:
             if at < batch.next:
                 consumer.seek(*key, at)
 
-    def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
-        """Yield the records of a batch with their text; malformed headers are printed as null."""
+    def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, Callable[[Record], bytes]]]:
+        """Yield the records of a batch with what renders them; malformed headers do not stop it."""
         where = (batch.topic, batch.partition, batch.first)
+        how = self._rendering
         try:
-            records = batch.batch.records(*where, with_headers=self._with_headers)
+            records = batch.batch.records(*where, with_headers=how.headers)
         except ProtocolError:
             for record in batch.batch.records(*where, with_headers=False):
                 try:
                     headers = batch.batch.headers_at(record.offset)
                 except ProtocolError as error:
-                    self.unreadable = True
-                    warn(f"{error}, in topic {batch.topic!r}, partition {batch.partition}; they are printed as null")
-                    yield record, as_json(record, with_headers=False)
+                    yield record, partial(self._without_headers, str(error))
                 else:
-                    yield record, as_json(msgspec.structs.replace(record, headers=headers))
+                    yield msgspec.structs.replace(record, headers=headers), how.record
             return
         for record, is_message in zip(records, self._messages(batch) or repeat(False), strict=False):
-            render = self._render_message if is_message else None
-            yield record, (render or self._render)(record)
+            yield record, how.message if is_message and how.message is not None else how.record
+
+    def _without_headers(self, problem: str, record: Record) -> bytes:
+        self.unreadable = True
+        warn(f"{problem}, in topic {record.topic!r}, partition {record.partition}; the record is printed without them")
+        return self._rendering.headless(record)
 
     def _messages(self, batch: ConsumedBatch) -> list[bool]:
         """Flag the records of mesh messages; empty if the batch has none."""
-        if self._render_message is None or batch.batch.column("headers") is None:
+        if self._rendering.message is None or batch.batch.column("headers") is None:
             return []
         from chappe.bridges.form import recorded
 

@@ -215,6 +215,16 @@ def _line(record: Record, text: str) -> bytes:
     return f"{iso_time(record.timestamp)}  {name}@{record.offset}  {text}\n".encode()
 
 
+def with_headers(render: Callable[[Record], bytes]) -> Callable[[Record], bytes]:
+    """The line of a record, and its headers at the end if it has any: ``[name=value, name=value]``."""
+
+    def line(record: Record) -> bytes:
+        shown = ", ".join(f"{terminal.line(name)}={readable(value)}" for name, value in record.headers)
+        return render(record)[:-1] + (f"  [{shown}]\n".encode() if shown else b"\n")
+
+    return line
+
+
 def readable(raw: bytes) -> str:
     return terminal.line(raw.decode("utf-8", "backslashreplace"))
 
