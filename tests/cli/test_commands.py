@@ -35,7 +35,7 @@ def test_a_file_of_length_prefixed_records_comes_back(shell: Shell) -> None:
     shell.up()
     raw = b"".join(struct.pack(">I", len(each)) + each for each in (b"a\nb", b"", bytes(100_000)))
     (shell.directory / "records").write_bytes(raw)
-    produced = shell.run("produce", "binary", "records", "--format", "length", "--json")
+    produced = shell.run("produce", "binary", "--file", "records", "--format", "length", "--json")
     facts = json.loads(produced.stdout)
     assert (facts["records"], facts["stored"], facts["bytes"], facts["first"]) == (3, 3, 100_003, 0)
     assert shell.run("consume", "binary", "--until-end", "--output", "length").stdout == raw
@@ -232,7 +232,7 @@ def test_a_directory_in_use_and_a_port_in_use_are_one_line(shell: Shell) -> None
     [
         (("produce",), "Missing argument"),
         (("produce", ""), "a topic needs a name"),
-        (("produce", "t", "nofile"), "cannot read nofile: No such file"),
+        (("produce", "t", "--file", "nofile"), "cannot read nofile: No such file"),
         (("produce", "t", "--format", "xml"), "lines"),
         (("produce", "t", "--min-acks", "-1"), "min-acks"),
         (("consume", "t", "--from", "soon"), "'soon' is not a place to begin"),

@@ -6,13 +6,13 @@ serving.py    the frame of commands that serve: identity, pictures, the end, and
 following.py  the frame of commands that print what comes
 listing.py    the frame of commands that list
 config.py     config; the configuration file, the environment, their precedence; declared.py has the mesh's settings
-units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers; rates.py has how fast they grow
+units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers; rates.py has how fast they grow, and slows down
 console.py    the process: its streams, files and signals; messages and progress bars on standard error
 screen.py     a live picture in a terminal, lines elsewhere; tables that fit; charts.py draws curves and bars
 files.py      files that are written whole or not at all
 members.py    tower, store, up, forward
 topics.py     topics; topics_plot.py draws them
-produce.py    produce; lazy_producer.py is made for its first record
+produce.py    produce; produce_input.py is what it reads, lazy_producer.py is made for its first record
 consume.py    consume; consume_choice.py is which records, consume_workers.py its --exec, record_format.py its --format
 formats.py    how produce reads records and consume prints them
 mesh.py       common parts of commands of the mesh: addresses, security, notices about peers

@@ -46,7 +46,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
     ),
     "produce": (
         "produce.produce",
-        "Write records from a file or standard input to a topic, and wait until they are stored.",
+        "Write records to a topic, from arguments, a file or standard input, and wait until they are stored.",
     ),
     "consume": (
         "consume.consume",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import _thread
-import errno
 import math
 import os
 import signal
-import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -22,8 +20,10 @@ from typer import Argument, Option
 from chappe.api.times import as_micros
 from chappe.cli import options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
-from chappe.cli.formats import SPLITTERS, BadInput, FullRecord, Item, looks_consumed
+from chappe.cli.formats import BadInput, FullRecord, Item, looks_consumed
 from chappe.cli.lazy_producer import CountedWriter, LazyProducer
+from chappe.cli.produce_input import Input
+from chappe.cli.rates import Throttle
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
 from chappe.errors import ChappeError, TimedOut, UsageError
@@ -32,7 +32,6 @@ from chappe.system import program
 if TYPE_CHECKING:
     from chappe import Producer
 
-CHUNK_BYTES: Final = 1 << 20
 FLUSH_STEP_S: Final = 0.25  # between two looks at the progress while waiting for stores
 PATIENCE_S: Final = 5.0  # then the wait is explained
 INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowledge the rest
@@ -42,16 +41,7 @@ INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowl
 def produce(
     reach: options.Reach,
     topic: Annotated[str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
-    file: Annotated[str, Argument(metavar="FILE|-", help="Input; - is standard input.")] = "-",
-    input_format: Annotated[
-        options.InputFormat,
-        Option(
-            "--format",
-            envvar="CHAPPE_PRODUCE_FORMAT",
-            help="lines; json: lines that must be JSON; length: each record after its length in 4 bytes, big endian; "
-            "records: as `consume --output json` prints them.",
-        ),
-    ] = "lines",
+    source: Input,
     key: Annotated[str | None, Option(metavar="KEY", help="Key for records that have none.")] = None,
     header: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Header for records that have none; may be repeated.")
@@ -61,6 +51,9 @@ def produce(
         Option(
             metavar="TIME", help="Timestamp for records that have none: 2026-01-31T12:00, or 2h (ago); now by default."
         ),
+    ] = None,
+    rate: Annotated[
+        float | None, Option(min=0.001, metavar="N", help="How many records a second at most; 0.1 is one in 10 s.")
     ] = None,
     identity: Annotated[
         str | None,
@@ -82,12 +75,13 @@ def produce(
     name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write records from a file or standard input to a topic, and wait until they are stored."""
+    """Write records to a topic, from arguments, a file or standard input, and wait until they are stored."""
     if chain is None and partitions is not None:
         raise UsageError("--partitions is for ordered topics: name their chain with --chain FILE")
     if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders):
         raise UsageError("--chain goes with neither --identity, --min-acks nor --forwarders: it is many writers' order")
     # Mistakes in the options are told before there is any input.
+    source.check()
     program.call_members(name)
     if chain is not None:
         from chappe.api.chain.configuration import ChainConfiguration
@@ -96,19 +90,14 @@ def produce(
     writer = LazyProducer(options.written_topic(topic), reach, identity, min_acks, chain, partitions)
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
-    source = _open(file)
-    try:
-        size = os.fstat(source).st_size if file != "-" else 0
-        bar = Bar("connecting", quiet=not sys.stderr.isatty())
-        with writer, bar:
-            if identity is not None:
-                writer.open()  # an earlier run may have left something to be stored
-            run = _ProduceRun(writer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
-            with _StallWatch(run, timeout):
-                code = run.all_of(source)
-    finally:
-        if file != "-":
-            os.close(source)
+    throttle = None if rate is None else Throttle(rate)
+    lasting = identity is not None
+    with source.chunks() as (chunks, size), writer, Bar("connecting", quiet=not sys.stderr.isatty()) as bar:
+        if lasting:
+            writer.open()  # an earlier run may have left something to be stored
+        run = _ProduceRun(writer, source, extras, as_json, min_acks, bar, size, lasting, throttle)
+        with _StallWatch(run, timeout):
+            code = run.all_of(chunks)
     if code:
         raise typer.Exit(code)
 
@@ -125,29 +114,17 @@ def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -
     return FullRecord(None, None if key is None else os.fsencode(key), key is not None, tuple(pairs), stamp)
 
 
-def _open(file: str) -> int:
-    if file == "-":
-        return sys.stdin.fileno()
-    try:
-        source = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        if stat.S_ISDIR(os.fstat(source).st_mode):
-            os.close(source)
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
-        return source
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-
-
 @dataclass
 class _ProduceRun:
     writer: LazyProducer
-    form: options.InputFormat
+    source: Input
     extras: FullRecord
     as_json: bool
     min_acks: int
     bar: Bar
     size: int
     lasting: bool
+    throttle: Throttle | None
     read: int = 0
     sent_bytes: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -156,7 +133,7 @@ class _ProduceRun:
     too_late: float | None = None  # the seconds of ``--timeout``, once they are over
 
     def __post_init__(self) -> None:
-        self._look = self.form == "json"  # whether the first line is one of ``consume``
+        self._look = self.source.form == "json"  # whether the first line is one of ``consume``
         self._plain = not self.extras.has_key and not self.extras.headers
         self._end = threading.Lock()  # taken by whatever ends the run
 
@@ -182,12 +159,12 @@ class _ProduceRun:
             "chappe store; one that is there may have no space left, which it says itself)"
         )
 
-    def all_of(self, source: int) -> int:
+    def all_of(self, chunks: Iterable[bytes]) -> int:
         """Send everything and wait for it; return the exit code."""
         problem: ChappeError | None = None
         try:
             try:
-                self._send_all(source)
+                self._send_all(chunks)
             except ChappeError as error:
                 problem = error  # what came before the bad record is still to be stored
             self._wait()
@@ -206,16 +183,16 @@ class _ProduceRun:
             return 1
         return 0
 
-    def _send_all(self, source: int) -> None:
+    def _send_all(self, chunks: Iterable[bytes]) -> None:
         try:
-            for records in SPLITTERS[self.form](self._chunks(source)):
+            for records in self.source.records(self._counted(chunks)):
                 self._send(records)
         except BadInput as bad:
             self._send(bad.records)
             raise
 
-    def _chunks(self, source: int) -> Iterator[bytes]:
-        while chunk := os.read(source, CHUNK_BYTES):
+    def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
             self.read += len(chunk)
             yield chunk
 
@@ -227,13 +204,29 @@ class _ProduceRun:
             if self._look and looks_consumed(records[0]):
                 warn("these lines are what `consume --output json` prints: --format records makes them records again")
             self._look = False
-            if self._plain and all(type(each) is bytes for each in records):
-                producer.send_many(cast("Sequence[bytes]", records), timestamp=self.extras.timestamp)
-                self.sent_bytes += sum(map(len, cast("Sequence[bytes]", records)))
-            else:
-                for each in records:
-                    self._send_one(producer, each)
+            for part in self._in_time(records):
+                self._send_now(producer, part)
         self._show()
+
+    def _in_time(self, records: Sequence[Item]) -> Iterator[Sequence[Item]]:
+        """Yield the records as --rate lets them go."""
+        if self.throttle is None:
+            yield records
+            return
+        at = 0
+        while at < len(records):
+            if count := self.throttle.wait(len(records) - at):
+                yield records[at : at + count]
+                at += count
+            self._show()
+
+    def _send_now(self, producer: Producer | CountedWriter, records: Sequence[Item]) -> None:
+        if self._plain and all(type(each) is bytes for each in records):
+            producer.send_many(cast("Sequence[bytes]", records), timestamp=self.extras.timestamp)
+            self.sent_bytes += sum(map(len, cast("Sequence[bytes]", records)))
+        else:
+            for each in records:
+                self._send_one(producer, each)
 
     def _open(self) -> Producer | CountedWriter:
         """Create the producer; this time counts neither for rates nor for ``--timeout``."""
@@ -289,10 +282,11 @@ class _ProduceRun:
             warn(f"{how}: {lost:,} of {of} {_are(self._sent)} not stored yet; the same --identity sends them again")
         elif lost:
             warn(f"{how}: {lost:,} of {many(self._sent, 'record')} {_are(self._sent)} not stored")
-        elif self._sent == 1:
-            warn(f"{how}: the 1 record read until then is {'stored' if self.min_acks else 'sent'}")
         else:
-            warn(f"{how}: all {self._sent:,} records read until then are {'stored' if self.min_acks else 'sent'}")
+            which = "the 1 record" if self._sent == 1 else f"all {self._sent:,} records"
+            until = "read" if self.throttle is None else "sent"  # of what is read some may wait for its time
+            done = "stored" if self.min_acks else "sent"
+            warn(f"{how}: {which} {until} until then {_are(self._sent)} {done}")
         with suppress(ChappeError):
             self.writer.close()
         return exit_code(stop) if self.too_late is None else 1

@@ -1,4 +1,4 @@
-"""Rates of counters, from one look to the next."""
+"""Rates of counters, from one look to the next; and a rate that is kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from typing import Final
 
 SMOOTH_S: Final = 2.0  # rates for people are averages of about this time
+BURST_S: Final = 0.1  # a sender that was held up makes up for as much
+STEP_S: Final = 0.1  # the longest wait at a time
 
 
 class Rate:
@@ -28,3 +30,22 @@ class Rate:
             self.per_s += weight * ((count - self._count) / passed - self.per_s)
             self.begin(count, now)
         return self.per_s
+
+
+class Throttle:
+    """Lets so many records a second go, evenly."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._due = time.monotonic()  # when the next one may go
+
+    def wait(self, wanted: int) -> int:
+        """Wait a moment at most; return how many of the ``wanted`` records may go now."""
+        now = time.monotonic()
+        self._due = max(self._due, now - BURST_S)
+        if self._due > now:
+            time.sleep(min(self._due - now, STEP_S))
+            return 0
+        count = min(wanted, 1 + int((now - self._due) * self._per_s))
+        self._due += count / self._per_s
+        return count
