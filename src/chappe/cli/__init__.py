@@ -4,7 +4,7 @@ app.py        the program: names of commands, global options, errors, signals
 options.py    options that several commands share
 serving.py    the frame of commands that serve: identity, pictures, the end, and the setting `audit`
 following.py  the frame of commands that print what comes
-listing.py    the frame of commands that list
+listing.py    the frame of commands that list; watching.py lists again and again
 config.py     config; the configuration file, the environment, their precedence; declared.py has the mesh's settings
 units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers; rates.py has how fast they grow, and slows down
 console.py    the process: its streams, files and signals; messages and progress bars on standard error

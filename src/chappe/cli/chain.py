@@ -17,6 +17,7 @@ from chappe.cli.chain_demo import demo
 from chappe.cli.console import hear_warnings, say
 from chappe.cli.rates import Rate
 from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped
+from chappe.cli.watching import watchable
 from chappe.data.markup import many
 from chappe.errors import NoChain
 
@@ -75,6 +76,7 @@ def serve(
 
 
 @app.command()
+@watchable
 def status(file: File, timeout: Timeout = WAIT_S, acting: options.Acting = None, as_json: options.Json = False) -> None:
     """Show who is in a chain, how far each server is, and what it waits for."""
     from chappe import Chain

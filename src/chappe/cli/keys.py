@@ -13,6 +13,7 @@ from typer import Argument, Option
 from chappe.cli import options
 from chappe.cli.console import show_json, tell
 from chappe.cli.listing import print_listing
+from chappe.cli.watching import watchable
 from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.security import (
@@ -197,6 +198,7 @@ def token(
 
 
 @app.command(name="list")
+@watchable
 def list_(directory: Directory = DIRECTORY, as_json: options.Json = False) -> None:
     """Show all identities, and when they expire."""
     from chappe.api import permissions

@@ -22,6 +22,7 @@ from chappe.cli.kv_serve import serve
 from chappe.cli.kv_watch import StoreNotices, follow
 from chappe.cli.listing import print_lines
 from chappe.cli.units import parse_age
+from chappe.cli.watching import watchable
 from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.data.order import same
@@ -152,6 +153,7 @@ def erase(store: Store, key: Key, where: Clone, if_revision: IfRevision = None, 
 
 
 @app.command("history", cls=values.Command)
+@watchable
 @options.with_groups
 def history(store: Store, key: Key, where: Clone, as_text: values.Text = False, as_json: options.Json = False) -> None:
     """Print the latest changes of a key, the oldest first, as many as its master keeps (serve --history)."""
@@ -182,6 +184,7 @@ def history(store: Store, key: Key, where: Clone, as_text: values.Text = False, 
 
 
 @app.command("list", cls=values.Command)
+@watchable
 @options.with_groups
 def list_(
     store: Store,

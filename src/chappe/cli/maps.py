@@ -21,6 +21,7 @@ from chappe.cli.formats import readable
 from chappe.cli.listing import print_lines
 from chappe.cli.maps_serve import MODEL, NAME, serve, witness
 from chappe.cli.units import human_bytes, parse_age
+from chappe.cli.watching import watchable
 from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.defaults import MAP_PORT, MAP_SUBTREE_BYTES_MAX, TOWER_HOST
@@ -107,6 +108,7 @@ class Client:
 
 
 @app.command("get", cls=values.Command)
+@watchable
 @options.with_groups
 def get(
     where: Client,

@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from typer import Option
 
 from chappe.cli import mesh
 from chappe.cli.console import warn
+from chappe.cli.watching import Watch, repeat
 from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.errors import UsageError
@@ -53,10 +55,12 @@ class Map:
         bool, Option("--whole", help="With --map: all endpoints, however many, with whole ids and filters.")
     ] = False
 
+    watch: Watch = False
+
     def check(self, as_json: bool, others: dict[str, Any]) -> None:
         """Raise UsageError for options that contradict each other; ``others`` are options of a node that stays."""
         if not self.wanted:
-            for name, given in (("--dot", self.dot), ("--whole", self.whole)):
+            for name, given in (("--dot", self.dot), ("--whole", self.whole), ("--watch", self.watch)):
                 if given:
                     raise UsageError(f"{name} is for --map")
             return
@@ -77,6 +81,21 @@ def show(
 ) -> None:
     """Join, look, and print. Raises PeeringError if a peer does not answer."""
     where = mesh.addresses(security, peers or [mesh.HERE])
+    print_map = partial(_print, how, life, security, endpoint_id, where, as_json)
+    if how.watch:
+        repeat(print_map, as_json=as_json or how.dot)
+    else:
+        print_map()
+
+
+def _print(
+    how: Map,
+    life: mesh.Life,
+    security: Security | Keys,
+    endpoint_id: str | None,
+    where: list[tuple[str, int]],
+    as_json: bool,
+) -> None:
     with life.endpoint(security, id=endpoint_id, forwarding=False) as endpoint:
         dialled = mesh.dial(endpoint, where)
         found = look(endpoint, dialled)

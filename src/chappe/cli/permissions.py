@@ -13,6 +13,7 @@ from chappe.cli import options
 from chappe.cli.console import show_json, tell, warn
 from chappe.cli.keys import DIRECTORY, Directory, also
 from chappe.cli.listing import print_listing
+from chappe.cli.watching import watchable
 from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.security import permissions_file
@@ -62,6 +63,7 @@ def check(
 
 
 @app.command()
+@watchable
 def show(directory: Directory = DIRECTORY, as_json: options.Json = False) -> None:
     """Show the rules in force, in their order."""
     from chappe.api import permissions

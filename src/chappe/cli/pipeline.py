@@ -16,6 +16,7 @@ from typer import Argument, Option
 from chappe.cli import dashboard, options
 from chappe.cli.console import say, show_json, tell, warn
 from chappe.cli.units import place
+from chappe.cli.watching import watchable
 
 if TYPE_CHECKING:
     from chappe.spark.pipeline.model import Pipeline
@@ -90,6 +91,7 @@ def check(
 
 
 @app.command("list")
+@watchable
 def list_running(as_json: options.Json = False) -> None:
     """List the running pipelines of this user."""
     from chappe.spark.pipeline.states import States
@@ -127,6 +129,7 @@ def list_running(as_json: options.Json = False) -> None:
 
 
 @app.command()
+@watchable
 def status(name: Name, as_json: options.Json = False) -> None:
     """Show how a running pipeline is: rates, lag, state."""
     from chappe.spark.pipeline.states import States

@@ -15,6 +15,7 @@ from chappe.api.log.lines import iso_time
 from chappe.cli import options
 from chappe.cli.console import answers, hear_warnings, show, show_json, warn
 from chappe.cli.units import human_bytes, parse_moment
+from chappe.cli.watching import watchable
 from chappe.data.topic import Filter, similar
 from chappe.errors import ChappeError, TimedOut, UnknownTopic, UsageError
 
@@ -123,6 +124,7 @@ def new_beside(topic: str, partition: str, reach: options.Reach) -> list[str]:
     return []
 
 
+@watchable
 @options.with_groups
 def topics(
     reach: options.Reach,
