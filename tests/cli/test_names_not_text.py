@@ -54,6 +54,7 @@ REFUSED: Final[tuple[tuple[str, ...], ...]] = (
     ("replay", "t", "--peer", NAME),
     ("replay", "--from", NAME),
     ("dashboard", "--at", NAME),
+    ("top", "--tower", NAME),
     ("pipeline", "run", NAME),
     ("pipeline", "check", NAME),
     ("pipeline", "status", NAME),

@@ -35,7 +35,8 @@ archive.py    archive
 record.py     record
 replay.py     replay
 pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, and metrics.py serves its numbers
-dashboard.py  dashboard, also beside other commands
+dashboard.py  dashboard, also beside other commands; observed.py is what it looks at
+top.py        top
 demo/         demo
 """
 

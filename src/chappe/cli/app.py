@@ -81,6 +81,10 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "dashboard.dashboard",
         "Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing by default.",
     ),
+    "top": (
+        "top.top",
+        "Show live who takes part, what flows, who lags and what is wrong; without a terminal once.",
+    ),
     "pipeline": (
         "pipeline.app",
         "Run pipelines that are files: topics in, SQL or Python, topics, tables or Parquet out.",

@@ -10,22 +10,19 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 from typer import Option
 
-from chappe.cli import declared, mesh, options
+from chappe.cli import mesh, options
 from chappe.cli.console import hear_warnings, say, tell
+from chappe.cli.observed import ObservedSystem, sources
 from chappe.cli.units import place
 from chappe.errors import ChappeError
-from chappe.security import LogSecurity
-from chappe.system import settings, started
 
 if TYPE_CHECKING:
     from chappe import Producer
-    from chappe.dashboard.sources import DashboardSource
 
 AT: Final = "127.0.0.1:8788"
 TOKEN: Final = "CHAPPE_DASHBOARD_TOKEN"
@@ -40,6 +37,7 @@ def dashboard(
     trust: mesh.Trust,
     life: mesh.Life,
     dialling: mesh.DialOptions,
+    where: ObservedSystem,
     at: Annotated[
         str,
         Option(
@@ -48,23 +46,6 @@ def dashboard(
             help="Where the page is; beyond this machine it needs an identity, for TLS, and a token, which is printed.",
         ),
     ] = AT,
-    peers: Annotated[
-        list[str] | None,
-        declared.of("mesh.peers").option("--peer", help=f"An endpoint of the mesh to dial; else {mesh.HERE} is tried."),
-    ] = None,
-    maps: Annotated[
-        list[str] | None,
-        Option("--map", metavar="HOST[:PORT]", help="A map to follow; of a pair both servers, separated by commas."),
-    ] = None,
-    chains: Annotated[
-        list[Path] | None, Option("--chain", metavar="FILE", help="The configuration of a chain to look at.")
-    ] = None,
-    tower: options.Tower = options.TOWER,
-    listen: options.Listen = options.LISTEN,
-    forwarders: Annotated[
-        str | None,
-        Option(envvar="CHAPPE_FORWARDERS", metavar="ADDRESSES", help="Forwarders to look at instead of a tower."),
-    ] = None,
     allow_changes: Annotated[
         bool,
         Option(
@@ -79,90 +60,49 @@ def dashboard(
         threading.Thread(target=_end_with_input, name="chappe-beside", daemon=True).start()
     host, port = place(at)
     security = trust.security()
-    dialled = mesh.addresses(security, peers or [mesh.HERE])
     from chappe.dashboard.server import new_token, secured, serve, url
     from chappe.web.connections import listening
 
     tls, office = secured(host, security)
     given = os.environ.get(TOKEN) or None
     token = new_token(host, given, changes=allow_changes)
-    hear_warnings(tower)
-    log_security: LogSecurity = "plain" if trust.plain and settings.identity() is None else None
+    hear_warnings(where.tower)
     with ExitStack() as ending:
         listener = ending.enter_context(listening(host, port, "choose another: --at PORT"))
         from chappe.dashboard.entries import Entries
         from chappe.dashboard.leases import Leases
         from chappe.dashboard.looks import Looks
-        from chappe.dashboard.sources.log import LogSource
-        from chappe.dashboard.sources.maps import MapSource
-        from chappe.dashboard.sources.mesh import MeshSource
         from chappe.dashboard.watching import SourceRunner
 
-        named = f"the forwarder at {forwarders}" if forwarders else f"the tower at {tower}"
-        command = started.command(f"tower {':'.join(tower.split(':')[:2])}", f"chappe up --tower {tower}")
-        if forwarders:
-            command = " and ".join(
-                started.command(f"forwarder {at}", f"chappe forward DIRECTORY --at {at}")
-                for at in forwarders.split(",")
-            )
-        log = LogSource(
-            tower,
-            listen=listen,
-            forwarders=forwarders or None,
-            security=log_security,
-            named=named,
-            command=command,
-            expected=bool(forwarders) or not (peers or chains) or options.source_of(context, "tower") != "DEFAULT",
-        )
-        sources: list[DashboardSource] = [log]
-        endpoint = life.endpoint(security, forwarding=False)
-        meshed = MeshSource(dialled, named=bool(peers), endpoint=endpoint, retry=dialling.arguments)
-        sources.append(meshed)
-        shared = MapSource(maps, log_security) if maps else None
-        sources += [shared] if shared is not None else []
-        if chains:
-            from chappe.dashboard.sources.chains import ChainSource
-
-            sources.append(ChainSource(chains, log_security))
-        sources += _pipelines()
-        watching = ending.enter_context(SourceRunner(sources))
+        seen = sources(where, context, trust, life, dialling)
+        watching = ending.enter_context(SourceRunner(seen.all))
         leases = Leases()
         ending.callback(leases.close)
-        entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases, meshed.lives)
+        endpoint = seen.mesh.endpoint
+        entries = Entries(endpoint, {} if seen.shared is None else seen.shared.maps, leases, seen.mesh.lives)
         changes = None
         if allow_changes:
             from chappe.api.log.kept_partition import KeptPartitions
             from chappe.dashboard.changes import DashboardChanges
 
             def producer(topic: str) -> AbstractContextManager[Producer]:
-                at = forwarders or None
-                return KeptPartitions(
-                    topic, tower=tower, listen=listen, forwarders=at, security=log_security
-                ).producer()
+                at, by = where.tower, where.forwarders or None
+                kept = KeptPartitions(topic, tower=at, listen=where.listen, forwarders=by, security=trust.of_log)
+                return kept.producer()
 
-            changes = DashboardChanges(log, producer, meshed.endpoint, entries, security=log_security)
-        looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security, changes)
+            changes = DashboardChanges(seen.log, producer, endpoint, entries, security=trust.of_log)
+        looks = Looks(watching, seen.log, endpoint, entries, leases, trust.of_log, changes)
         # Journals and logs of CI may keep this output, and whoever set the token knows it.
-        where = url(host, listener.getsockname()[1], None if given else token, tls=tls is not None)
+        page = url(host, listener.getsockname()[1], None if given else token, tls=tls is not None)
         hint = f", with ?token= and what {TOKEN} says" if given else ""
 
         def ready() -> None:
-            tell(as_json, {"url": where}, f"dashboard at {where}{hint}; Ctrl-C stops")
+            tell(as_json, {"url": page}, f"dashboard at {page}{hint}; Ctrl-C stops")
 
         with suppress(KeyboardInterrupt):
             serve(looks, listener, token, ready, tls, office)
     if not as_json:
         say("dashboard stopped")
-
-
-def _pipelines() -> list[DashboardSource]:
-    from importlib.util import find_spec
-
-    if find_spec("psutil") is None:
-        return []
-    from chappe.dashboard.sources.pipelines import PipelineSource
-
-    return [PipelineSource()]
 
 
 def _end_with_input() -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from typer import Context, Option
 
@@ -15,6 +15,7 @@ from chappe.cli.console import say, warn
 from chappe.cli.units import address
 from chappe.errors import ChappeError, PeeringError, UsageError
 from chappe.security import PASSPHRASE, Keys, is_loopback, permissions_file
+from chappe.system import settings
 
 if TYPE_CHECKING:
     from chappe import Endpoint
@@ -88,6 +89,11 @@ class Trust:
             return "anonymous" if self.anonymous else "plain"
         options.be(self.acting)  # for what of the log is beside it
         return options.keys_of(self.acting)
+
+    @property
+    def of_log(self) -> Literal["plain"] | None:
+        """The security of the log beside a mesh: an identity of the environment counts even if the mesh is plain."""
+        return "plain" if self.plain and settings.identity() is None else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Argument, Option
@@ -17,7 +17,7 @@ from chappe.cli.console import Bar, hand_signals, hear_warnings, say, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.data.markup import are, many
 from chappe.errors import UsageError
-from chappe.system import program, settings
+from chappe.system import program
 
 if TYPE_CHECKING:
     from chappe import Endpoint
@@ -75,7 +75,7 @@ def record(
         facts: dict[str, object] = {"event": "recording", "id": endpoint.id, "address": at}
         if to is not None:
             recorder = Recorder(
-                endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks, security=log_security(trust)
+                endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks, security=trust.of_log
             )
             facts["partition"] = recorder.partition
         else:
@@ -147,8 +147,3 @@ class _RecordingBar:
             now.records,
             None,
         )
-
-
-def log_security(trust: mesh.Trust) -> Literal["plain"] | None:
-    """Return the security of the log beside a mesh: an identity of the environment counts even if the mesh is plain."""
-    return "plain" if trust.plain and settings.identity() is None else None

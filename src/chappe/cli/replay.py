@@ -18,7 +18,6 @@ from chappe.api.times import as_micros
 from chappe.cli import mesh, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
-from chappe.cli.record import log_security
 from chappe.cli.units import parse_moment, parse_start
 from chappe.data.markup import many
 from chappe.errors import TimedOut, UsageError
@@ -98,9 +97,7 @@ def replay(
         ours = replace(trust, acting=None, plain=False)  # which are of the log as well
         _refuse(ours, "a recorded TOPIC; an archive goes back into topics", **_typed(context))
         options.be(trust.acting)
-        code = _replay_archive(
-            source, what, parse_speed(speed), (start, end), tower, listen, log_security(trust), as_json
-        )
+        code = _replay_archive(source, what, parse_speed(speed), (start, end), tower, listen, trust.of_log, as_json)
     if code:
         raise typer.Exit(code)
 
