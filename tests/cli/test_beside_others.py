@@ -1,0 +1,132 @@
+"""The page that has chappe's commands beside those of kcat, rpk and nats: they exist, and those of the log run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.cli.conftest import PATIENCE_S, Shell
+from tests.commands import whole_program
+
+PAGE: Final = Path(__file__).parents[2] / "docs/reference/kcat-rpk-nats.md"
+COLUMNS: Final = 6
+RUN: Final = {1, 3, 5, 6, 7, 8, 9, 10, 11, 18, 22, 25, 26, 29, 30, 31, 32, 38, 39, 41}  # what others do is the same
+
+# Each command in a child of a process that has imported everything: what it prints, and its exit code.
+PROGRAM: Final = """
+import json, os, sys, tempfile
+import chappe.cli.app as app
+from tests.commands import whole_program
+whole_program()
+for line in sys.stdin:
+    words, given = json.loads(line)
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as source:
+        source.write(given.encode("latin-1"))
+        source.seek(0)
+        child = os.fork()
+        if not child:
+            for number, file in enumerate((source, out, said)):
+                os.dup2(file.fileno(), number)
+            sys.stdin, sys.stdout, sys.stderr = (open(n, "w" if n else "r", closefd=False) for n in range(3))
+            sys.argv = words
+            code = app.run()
+            sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        for file in (out, said):
+            file.seek(0)
+        print(json.dumps([code, out.read().decode("latin-1"), said.read().decode()]), flush=True)
+"""
+
+
+def rows() -> Iterator[tuple[int, list[str]]]:
+    """The number of each row, and its cells."""
+    for row in re.findall(r"^\| \d.*\|$", PAGE.read_text(), re.MULTILINE):
+        _, number, *cells, _ = (cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row))
+        yield int(number), cells
+
+
+def commands(cell: str) -> list[str]:
+    return [code for code in re.findall(r"`([^`]+)`", cell) if "chappe " in code]
+
+
+ALL: Final = [(number, command) for number, cells in rows() for command in commands(cells[-1])]
+
+
+def test_every_row_has_a_command_or_says_that_there_is_none() -> None:
+    found = list(rows())
+    assert [number for number, _ in found] == list(range(1, len(found) + 1))
+    assert len(found) >= 50
+    assert all(len(cells) == COLUMNS - 1 for _, cells in found)
+    without = [number for number, cells in found if not commands(cells[-1])]
+    assert [n for n, cells in found if cells[-1].startswith("not yet")] == [15, 34, 53, 54, 56, 57]
+    assert set(without) == {14, 15, 34, 52, 53, 54, 55, 56, 57}
+
+
+def test_the_commands_exist() -> None:
+    program: Any = whole_program()
+    for piece in [piece for _, command in ALL for piece in command.split(" | ")]:
+        name, *rest = shlex.split(piece)
+        if name != "chappe" or rest == ["--install-completion"]:
+            continue
+        found = program
+        while hasattr(found, "commands"):
+            found, rest = found.commands[rest[0]], rest[1:]
+        found.make_context("chappe", rest)
+
+
+@pytest.fixture
+def type_(shell: Shell) -> Iterator[Callable[[list[str], bytes], bytes]]:
+    shell.up()
+    env = {**shell.env, "PYTHONPATH": ":".join(filter(None, sys.path))}
+    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
+    process = subprocess.Popen(command, cwd=shell.directory, env=env, text=True, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    given, answers = process.stdin, process.stdout
+
+    def run(words: list[str], source: bytes) -> bytes:
+        given.write(json.dumps([words, source.decode("latin-1")]) + "\n")
+        given.flush()
+        code, out, said = json.loads(answers.readline())
+        assert code == 0, (words, said)
+        return out.encode("latin-1")  # type: ignore[no-any-return]
+
+    try:
+        yield run
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.process
+def test_commands_of_the_log_do_what_the_page_says(shell: Shell, type_: Callable[[list[str], bytes], bytes]) -> None:
+    (shell.directory / "lines.txt").write_text("first\nsecond\n")
+    (shell.directory / "keyed.txt").write_text("ann:from ann\nbob:from bob\n")
+    printed: dict[int, bytes] = {}
+    for number, command in ALL:
+        found = b""
+        for words in map(shlex.split, command.split(" | ") if number in RUN else ()):
+            if words[0] in ("echo", "printf"):
+                found = subprocess.run(words, capture_output=True, check=True).stdout
+            else:
+                found = type_(words, found)
+        printed[number] = found
+    everything = printed[29].splitlines()
+    assert {b"hi", b"a", b"b", b"c", b"first", b"second", b"from ann", b"old", b'{"id": 1}'} <= set(everything)
+    assert printed[25].count(b"\n") == 2  # from ann, and no value
+    assert sorted(line.split()[-1] for line in printed[26].splitlines()) == [b"hi"] * everything.count(b"hi")
+    assert b"[source=shop]" in printed[32]
+    assert re.fullmatch(rb"(orders \d+ .*\n)+", printed[30])
+    assert [json.loads(line)["topic"] for line in printed[31].splitlines()] == ["orders"] * len(everything)
+    assert printed[22] == b"", "the first record is of now"
+    assert len(printed[18].splitlines()) == 5
+    assert b"copy" in printed[39]
+    assert re.fullmatch(rb"[0-9A-F]{32} \d+\n", printed[41])
