@@ -98,3 +98,12 @@ def test_a_command_without_it_runs_once(capsys: pytest.CaptureFixture[str]) -> N
 
     watchable(listing)(name="n", as_json=True)
     assert capsys.readouterr().out == "n True\n"
+
+
+def test_a_terminal_without_pictures_gets_what_has_changed(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    repeat(plays("a", "a", "b"), as_json=False)
+    assert capfd.readouterr().out == "a\n\nb\n"

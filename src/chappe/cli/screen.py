@@ -109,7 +109,7 @@ class Screen:
         self._lines_at = time.monotonic()
         self._last: list[str] = []  # lines that were printed
         self._picture: _Picture | None = None
-        if _is_terminal(console) and not quiet:
+        if is_terminal(console) and not quiet:
             self._picture = _Picture(console)
         self._before: tuple[TextIO, TextIO] | None = None
 
@@ -231,7 +231,8 @@ def _above(stream: TextIO, picture: _Picture) -> TextIO:
     return cast("TextIO", _Above(stream, picture)) if stream.isatty() else stream
 
 
-def _is_terminal(console: Console) -> bool:
+def is_terminal(console: Console) -> bool:
+    """Return True if the console can show a picture."""
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -47,12 +46,12 @@ def top(
     as_json: options.Json = False,
 ) -> None:
     """Show live who takes part, what flows, who lags and what is wrong; without a terminal once."""
-    from chappe.cli.screen import Screen, wide_console
+    from chappe.cli.screen import Screen, is_terminal, wide_console
     from chappe.dashboard.watching import SourceRunner
 
     hear_warnings(where.tower)
     console = wide_console(PIPE_WIDTH)
-    once = as_json or not sys.stdout.isatty()
+    once = as_json or not is_terminal(console)
     with SourceRunner(sources(where, context, trust, life, dialling).all) as runner, UntilInterrupted(once or None):
         if once:
             found = _look(runner)

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
 from functools import partial, wraps
-from typing import Annotated, Any, Final, NamedTuple, TextIO, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TextIO, TypeAlias, get_type_hints
 
 from typer import Exit, Option
 
 from chappe.cli.console import check_reader, say, write_out
 from chappe.cli.following import UntilInterrupted
 from chappe.errors import ChappeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PAUSE_S: Final = 1.0  # between two looks; as long as a look takes, if that is longer
 
@@ -51,10 +54,13 @@ def repeat(command: Callable[[], None], *, as_json: bool) -> None:
     run ends it; a later one is shown, and may be over at the next run.
     """
     with UntilInterrupted():
-        if sys.stdout.isatty() and not as_json:
-            _draw(_looks(command))
-        else:
-            _print_changes(_looks(command), b"" if as_json else b"\n")
+        if not as_json and sys.stdout.isatty():
+            from chappe.cli.screen import People, is_terminal
+
+            if is_terminal(console := People()):
+                _draw(_looks(command), console)
+                return
+        _print_changes(_looks(command), b"" if as_json else b"\n")
 
 
 class _Look(NamedTuple):
@@ -103,15 +109,15 @@ def _looks(command: Callable[[], None]) -> Iterator[_Look]:
         time.sleep(max(PAUSE_S, time.monotonic() - began))
 
 
-def _draw(looks: Iterable[_Look]) -> None:
+def _draw(looks: Iterable[_Look], console: Console) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from chappe.cli.screen import People, Screen
+    from chappe.cli.screen import Screen
 
     last = b""
     try:
-        with Screen(People()) as screen:
+        with Screen(console) as screen:
             for look in looks:
                 last = look.out
                 text = Text.from_ansi(_text(last) + look.err)
