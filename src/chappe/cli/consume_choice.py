@@ -77,7 +77,7 @@ class Choice:
                 raise UsageError(f"--{name} does not go with --exec: workers have all that comes")
 
     def takes(self, partition: str) -> bool:
-        """Whether records of a partition are wanted."""
+        """Return True for a partition whose records are wanted."""
         return self.partition is None or partition.startswith(self.partition)
 
     def span(self, filters: Sequence[Filter], reach: options.Reach, start: Any, *, until_end: bool) -> Span:
@@ -124,7 +124,7 @@ class Choice:
 
     @contextmanager
     def matching(self) -> Iterator[Match | None]:
-        """Whether a record has the key, and the pattern in its value; None where all have. Raises UsageError."""
+        """Yield the test for key and pattern that a record has to pass; None where all do. Raises UsageError."""
         key = None if self.key is None else os.fsencode(self.key)
         if self.grep is None:
             yield None if key is None else lambda record: record.key == key
@@ -135,10 +135,10 @@ class Choice:
 
 @contextmanager
 def _searching(pattern: str) -> Iterator[Callable[[bytes], bool]]:
-    """Whether a value has what a pattern describes; bytes that are not UTF-8 are the ones that an argument has.
+    """Yield the search for a pattern in a value; bytes that are not UTF-8 match those of an argument.
 
-    A pattern with nested repeats may need longer than anybody waits: then ``SEARCH_S`` of processor time end the
-    command, where the system has such a clock.
+    A pattern with nested repeats may search for years: ``SEARCH_S`` of processor time for one value end the command,
+    where the system has such a clock.
     """
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -37,15 +37,15 @@ class Throttle:
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
-        self._due = time.monotonic()  # when the next one may go
+        self._due: float | None = None  # when the next one may go
 
     def wait(self, wanted: int) -> int:
         """Wait a moment at most; return how many of the ``wanted`` records may go now."""
         now = time.monotonic()
-        self._due = max(self._due, now - BURST_S)
-        if self._due > now:
-            time.sleep(min(self._due - now, STEP_S))
+        due = now if self._due is None else max(self._due, now - BURST_S)
+        if due > now:
+            time.sleep(min(due - now, STEP_S))
             return 0
-        count = min(wanted, 1 + int((now - self._due) * self._per_s))
-        self._due += count / self._per_s
+        count = min(wanted, 1 + int((now - due) * self._per_s))
+        self._due = due + count / self._per_s
         return count

@@ -19,7 +19,7 @@ ALLOWED: Final = "%t %p %o %k %K %s %v %S %T %h %%"
 
 
 class RecordFormat(NamedTuple):
-    """What a format string makes of a record; ``headers``: whether it needs these."""
+    """A parsed format string; ``headers`` is True if it prints these."""
 
     render: Callable[[Record], bytes]
     headers: bool
