@@ -6,44 +6,17 @@ import json
 import re
 import shlex
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.cli.conftest import PATIENCE_S, Shell
+from tests.cli.conftest import ForkedCommands, Shell
 from tests.commands import whole_program
 
 PAGE: Final = Path(__file__).parents[2] / "docs/reference/kcat-rpk-nats.md"
 COLUMNS: Final = 6
 RUN: Final = {1, 3, 5, 6, 7, 8, 9, 10, 11, 18, 22, 25, 26, 29, 30, 31, 32, 38, 39, 41}  # what others do is the same
-
-# Each command in a child of a process that has imported everything: what it prints, and its exit code.
-PROGRAM: Final = """
-import json, os, sys, tempfile
-import chappe.cli.app as app
-from tests.commands import whole_program
-whole_program()
-for line in sys.stdin:
-    words, given = json.loads(line)
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as source:
-        source.write(given.encode("latin-1"))
-        source.seek(0)
-        child = os.fork()
-        if not child:
-            for number, file in enumerate((source, out, said)):
-                os.dup2(file.fileno(), number)
-            sys.stdin, sys.stdout, sys.stderr = (open(n, "w" if n else "r", closefd=False) for n in range(3))
-            sys.argv = words
-            code = app.run()
-            sys.stderr.flush()
-            os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        for file in (out, said):
-            file.seek(0)
-        print(json.dumps([code, out.read().decode("latin-1"), said.read().decode()]), flush=True)
-"""
 
 
 def rows() -> Iterator[tuple[int, list[str]]]:
@@ -83,31 +56,17 @@ def test_the_commands_exist() -> None:
 
 
 @pytest.fixture
-def type_(shell: Shell) -> Iterator[Callable[[list[str], bytes], bytes]]:
+def forked(shell: Shell) -> Iterator[ForkedCommands]:
     shell.up()
-    env = {**shell.env, "PYTHONPATH": ":".join(filter(None, sys.path))}
-    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
-    process = subprocess.Popen(command, cwd=shell.directory, env=env, text=True, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    given, answers = process.stdin, process.stdout
-
-    def run(words: list[str], source: bytes) -> bytes:
-        given.write(json.dumps([words, source.decode("latin-1")]) + "\n")
-        given.flush()
-        code, out, said = json.loads(answers.readline())
-        assert code == 0, (words, said)
-        return out.encode("latin-1")  # type: ignore[no-any-return]
-
+    made = ForkedCommands(shell)
     try:
-        yield run
+        yield made
     finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE_S)
+        made.close()
 
 
 @pytest.mark.process
-def test_commands_of_the_log_do_what_the_page_says(shell: Shell, type_: Callable[[list[str], bytes], bytes]) -> None:
+def test_commands_of_the_log_do_what_the_page_says(shell: Shell, forked: ForkedCommands) -> None:
     (shell.directory / "lines.txt").write_text("first\nsecond\n")
     (shell.directory / "keyed.txt").write_text("ann:from ann\nbob:from bob\n")
     printed: dict[int, bytes] = {}
@@ -117,7 +76,8 @@ def test_commands_of_the_log_do_what_the_page_says(shell: Shell, type_: Callable
             if words[0] in ("echo", "printf"):
                 found = subprocess.run(words, capture_output=True, check=True).stdout
             else:
-                found = type_(words, found)
+                code, found, said = forked.run(*words[1:], stdin=found)
+                assert code == 0, (words, said)
         printed[number] = found
     everything = printed[29].splitlines()
     assert {b"hi", b"a", b"b", b"c", b"first", b"second", b"from ann", b"old", b'{"id": 1}'} <= set(everything)

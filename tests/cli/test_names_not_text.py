@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.cli.conftest import Shell
+from tests.cli.conftest import ForkedCommands, Shell
 from tests.commands import commands_of, whole_program
 
 pytestmark = pytest.mark.process
@@ -102,53 +100,24 @@ REFUSED: Final[tuple[tuple[str, ...], ...]] = (
 )
 WITHOUT_NAMES: Final = {"config", "pipeline list", "chain demo", "doctor", "bench mesh", "bench state"}
 
-# Each case in a child of a process that has imported everything: its exit code and what it says.
-PROGRAM: Final = """
-import json, os, sys, tempfile
-import chappe.cli.app as app
-from tests.commands import whole_program
-whole_program()
-for line in sys.stdin:
-    with tempfile.TemporaryFile() as said:
-        child = os.fork()
-        if not child:
-            for number in (0, 1):
-                os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            os.dup2(said.fileno(), 2)
-            sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
-            sys.argv = ["chappe", *json.loads(line)]
-            code = app.run()
-            sys.stderr.flush()
-            os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        said.seek(0)
-        print(json.dumps([code, said.read().decode("utf-8", "replace")]), flush=True)
-"""
-
 
 @pytest.fixture(scope="module")
-def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ForkedCommands]]:
     home = tmp_path_factory.mktemp("names")
-    env = {"PATH": os.defpath, "HOME": str(home), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    assert Shell(home, env).run("keys", "init", "keys").returncode == 0
-    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
-    process = subprocess.Popen(command, cwd=home, env=env, text=True, stdin=pipe, stdout=pipe)
+    shell = Shell(home, {"PATH": os.defpath, "HOME": str(home)})
+    made = ForkedCommands(shell)
+    assert made.run("keys", "init", "keys")[0] == 0
     try:
-        yield home, process
+        yield home, made
     finally:
-        process.kill()
-        process.communicate()
+        made.close()
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: ascii(" ".join(each)))
-def test_it_is_refused_in_a_sentence(children: tuple[Path, subprocess.Popen[str]], arguments: tuple[str, ...]) -> None:
-    home, process = children
-    assert process.stdin is not None
-    assert process.stdout is not None
+def test_it_is_refused_in_a_sentence(children: tuple[Path, ForkedCommands], arguments: tuple[str, ...]) -> None:
+    home, commands = children
     before = sorted(home.rglob("*"))
-    process.stdin.write(json.dumps(arguments) + "\n")
-    process.stdin.flush()
-    code, said = json.loads(process.stdout.readline())
+    code, _, said = commands.run(*arguments)
     assert code in (1, 2), said
     assert said.startswith("chappe: "), said
     assert said.count("\n") == 1, said
