@@ -308,7 +308,7 @@ class Guard:
         return ErrorAnswer(str(refusal), DENIED)
 
     def _of_group(self, who: str, request: GroupRequest) -> tuple[Verbs, str]:
-        """Return the verbs that a question about groups needs and that its sender lacks, with the topic; none if allowed.
+        """Return the verbs that a question about groups needs and its sender lacks, with the topic; none if allowed.
 
         An identity that may consume topics may be in any group of theirs.
         """
