@@ -283,6 +283,8 @@ def test_in_an_event_loop(server: MapServer) -> None:
             await asyncio.sleep(0)
             await other.set("/d", b"x")
             assert await waiting == "x"
+            assert [each.key for each in await watch.get_many(9, PATIENCE_S)] == ["/d"]
+            assert (watch.available, watch.dropped) == (0, 0)
             await watch.close()
 
     asyncio.run(main())
