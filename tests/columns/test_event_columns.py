@@ -204,6 +204,12 @@ def test_columns_of_any_events_are_what_one_after_the_other_gives(drawn: list[Ev
     agrees([*single, *batches, Batch([Batch(drawn), *drawn]).encode()])
 
 
+def test_lists_of_nones_beside_a_member_whose_type_is_known_later() -> None:
+    drawn = [Event("a", (Table([]), (None, None))), Event("a", (Table([(None, False)]), ()))]
+
+    agrees([*[each.encode() for each in drawn], Batch(drawn).encode()])
+
+
 @given(st.lists(strategies.values, max_size=8))
 def test_columns_of_any_values_are_what_one_after_the_other_gives(drawn: list[Value]) -> None:
     agrees([encode(each) for each in drawn])

@@ -310,10 +310,10 @@ class _Reading:
         kinds = list(map(shapes.arrow_type, shape))
         try:
             args = [
-                pa.concat_arrays([a if a.type == kind else a.cast(kind), b if b.type == kind else b.cast(kind)])
+                pa.concat_arrays([_cast(a, kind), _cast(b, kind)])
                 for a, b, kind in zip(one.args, other.args, kinds, strict=True)
             ]
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):  # what was a list is a struct
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):  # such as a list that is a struct now
             anew = list(self._one_by_one(np.unique(places // _ROW), told=True))
             return anew[0] if len(anew) == 1 and len(anew[0].places) == len(places) else None
         turns = pa.array(np.argsort(places, kind="stable"))
@@ -402,4 +402,13 @@ def _begins(wire: EventBytes, starts: Places, prefix: bytes, any_at: int = -1) -
         bits, wanted = int.from_bytes(mask.ljust(8, b"\0")), int.from_bytes(word.ljust(8, b"\0"))
         places = np.minimum(starts + at, len(wire.u64) - 1)
         found &= (wire.u64[places] & np.uint64(bits)) == np.uint64(wanted & bits)
+    return found
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast to a type. Raises ArrowInvalid if that fails, as pyarrow 26 makes lists of nulls too short."""
+    if array.type == kind:
+        return array
+    found = array.cast(kind)
+    found.validate()
     return found
