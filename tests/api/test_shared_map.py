@@ -258,7 +258,7 @@ def test_where_nobody_can_be_dialled_is_one_clear_error(address: str) -> None:
     ]
     for make in makers:
         with pytest.raises(
-            UsageError, match=r"no address to connect to: HOST:PORT is wanted|a port that the others know"
+            UsageError, match=r"is not an address to connect to: give HOST:PORT|a port that the others know"
         ):
             make()
 
