@@ -10,37 +10,37 @@ from hypothesis import strategies as st
 
 from chappe.cli import rates
 from chappe.cli.formats import FullRecord, Item
-from chappe.cli.produce_input import Input
+from chappe.cli.produce_input import ProduceInput
 from chappe.cli.rates import BURST_S, Throttle
 from chappe.errors import UsageError
 
 
-def read(source: Input) -> list[Item]:
+def read(source: ProduceInput) -> list[Item]:
     source.check()
     with source.chunks() as (chunks, _):
         return [each for records in source.records(chunks) for each in records]
 
 
 def test_a_message_is_a_record_whatever_is_in_it() -> None:
-    assert read(Input(["hello", "two\nlines", "", "\udcff"])) == [b"hello", b"two\nlines", b"", b"\xff"]
-    assert read(Input(['{"a":1}', "2"], form="json")) == [b'{"a":1}', b"2"]
-    assert read(Input(['{"value":"v","key":"k"}'], form="records")) == [FullRecord(b"v", b"k", True)]
+    assert read(ProduceInput(["hello", "two\nlines", "", "\udcff"])) == [b"hello", b"two\nlines", b"", b"\xff"]
+    assert read(ProduceInput(['{"a":1}', "2"], form="json")) == [b'{"a":1}', b"2"]
+    assert read(ProduceInput(['{"value":"v","key":"k"}'], form="records")) == [FullRecord(b"v", b"k", True)]
 
 
 def test_what_stands_before_the_separator_is_the_key(tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"a:1\nb::2\n:3\nnone\n")
     keyed = [FullRecord(b"1", b"a", True), FullRecord(b":2", b"b", True), FullRecord(b"3", b"", True), b"none"]
-    assert read(Input(file=str(lines), key_separator=":")) == keyed
-    assert read(Input(["k\tv\n", r"k\tv"], key_separator=r"\t")) == [FullRecord(b"v\n", b"k", True), rb"k\tv"]
-    assert read(Input(["k\udcffv"], key_separator=r"\xff")) == [FullRecord(b"v", b"k", True)]
+    assert read(ProduceInput(file=str(lines), key_separator=":")) == keyed
+    assert read(ProduceInput(["k\tv\n", r"k\tv"], key_separator=r"\t")) == [FullRecord(b"v\n", b"k", True), rb"k\tv"]
+    assert read(ProduceInput(["k\udcffv"], key_separator=r"\xff")) == [FullRecord(b"v", b"k", True)]
 
 
 @given(st.lists(st.tuples(st.binary(), st.binary())))
 def test_keys_and_values_are_told_apart_byte_for_byte(pairs: list[tuple[bytes, bytes]]) -> None:
     pairs = [(key.replace(b"=", b"").replace(b"\n", b""), value.replace(b"\n", b"")) for key, value in pairs]
     chunks = [b"%b=%b\n" % each for each in pairs]
-    found = [each for records in Input(key_separator="=").records(chunks) for each in records]
+    found = [each for records in ProduceInput(key_separator="=").records(chunks) for each in records]
     assert found == [FullRecord(value, key, True) for key, value in pairs]
 
 
@@ -49,23 +49,23 @@ def test_a_message_that_is_the_name_of_a_file_is_pointed_out(
 ) -> None:
     file = tmp_path / "lines"
     file.write_text("a\n")
-    assert read(Input([str(file)])) == [str(file).encode()]
+    assert read(ProduceInput([str(file)])) == [str(file).encode()]
     assert "is written as a message; --file writes what is in the file of that name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        (Input(["a"], file="f"), "give messages or --file, not both"),
-        (Input(["a"], form="length"), "--format length is for files and standard input"),
-        (Input(form="json", key_separator=":"), "--key-separator is for lines, not for --format json"),
-        (Input(key_separator=""), "--key-separator is empty"),
-        (Input(key_separator=r"\q"), r"\\q is not an escape"),
-        (Input(file="/nosuch"), "cannot read /nosuch: No such file"),
-        (Input(file="/"), "cannot read /: Is a directory"),
+        (ProduceInput(["a"], file="f"), "give messages or --file, not both"),
+        (ProduceInput(["a"], form="length"), "--format length is for files and standard input"),
+        (ProduceInput(form="json", key_separator=":"), "--key-separator is for lines, not for --format json"),
+        (ProduceInput(key_separator=""), "--key-separator is empty"),
+        (ProduceInput(key_separator=r"\q"), r"\\q is not an escape"),
+        (ProduceInput(file="/nosuch"), "cannot read /nosuch: No such file"),
+        (ProduceInput(file="/"), "cannot read /: Is a directory"),
     ],
 )
-def test_contradictions_are_one_sentence(source: Input, sentence: str) -> None:
+def test_contradictions_are_one_sentence(source: ProduceInput, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         read(source)
 

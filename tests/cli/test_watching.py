@@ -9,7 +9,8 @@ import pytest
 from tests.cli.test_screen import Terminal
 from tests.cli.test_screen import terminal as terminal
 from tests.commands import commands_of, whole_program
-from typer import Exit
+from typer import Context, Exit
+from typer.core import TyperCommand
 
 from chappe.cli import watching
 from chappe.cli.console import Terminated, warn
@@ -17,8 +18,8 @@ from chappe.cli.watching import repeat, watchable
 from chappe.errors import ChappeError, UsageError
 
 LISTINGS = {
-    "topics", "kv list", "kv history", "map get", "chain status", "keys list", "permissions show", "pipeline list",
-    "pipeline status", "node",
+    "topics", "groups show", "kv list", "kv history", "map get", "chain status", "keys list", "permissions show",
+    "pipeline list", "pipeline status", "node",
 }  # fmt: skip
 Step = Callable[[], None]
 
@@ -90,6 +91,18 @@ def test_in_a_terminal_it_is_one_picture_and_the_last_one_stays(
     assert [rows[1:] for rows in seen] == [[], ["one", "two"], ["chappe: a line before", "chappe: nobody"], ["three"]]
     assert all(rows[0].endswith(", until Ctrl-C") for rows in seen[1:])
     assert terminal.shown == ["three"]
+
+
+def test_a_group_of_commands_that_lists_leaves_the_others_alone() -> None:
+    calls = []
+
+    def listing(context: Context) -> None:
+        calls.append(context.invoked_subcommand)
+
+    context = Context(TyperCommand("groups"))
+    context.invoked_subcommand = "show"
+    watchable(listing)(context=context, watch=True)
+    assert calls == ["show"]
 
 
 def test_a_command_without_it_runs_once(capsys: pytest.CaptureFixture[str]) -> None:

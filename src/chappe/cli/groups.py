@@ -17,6 +17,7 @@ from chappe.cli.console import hear_warnings, say
 from chappe.cli.listing import print_listing
 from chappe.cli.topics import looking
 from chappe.cli.units import human_age, human_bytes, parse_start
+from chappe.cli.watching import watchable
 from chappe.data.markup import many
 from chappe.data.topic import Filter
 from chappe.errors import UsageError
@@ -33,6 +34,7 @@ HEADS: Final = ("topic", "partition", "member", "position", "end", "lag", "bytes
 
 
 @app.callback(invoke_without_command=True)
+@watchable
 @options.with_groups
 def groups(context: typer.Context, reach: options.Reach, as_json: options.Json = False) -> None:
     """List groups: members, partitions, and how many records each has not read."""
@@ -52,6 +54,7 @@ def groups(context: typer.Context, reach: options.Reach, as_json: options.Json =
 
 
 @app.command()
+@watchable
 @options.with_groups
 def show(group: Group, reach: options.Reach, as_json: options.Json = False) -> None:
     """Show a group: its members, and of each partition who reads it, how far, and what is left."""

@@ -42,7 +42,7 @@ class ObservedSystem:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class SystemSources:
     """The sources of one process; ``shared`` is there where maps are named, ``further`` are chains and pipelines."""
 
     log: LogSource
@@ -57,7 +57,7 @@ class Sources:
 
 def sources(
     where: ObservedSystem, context: Context, trust: mesh.Trust, life: mesh.Life, dialling: mesh.DialOptions
-) -> Sources:
+) -> SystemSources:
     """Make the sources; close them. Raises UsageError."""
     security = trust.security()
     dialled = mesh.addresses(security, where.peers or [mesh.HERE])
@@ -89,7 +89,7 @@ def sources(
         from chappe.dashboard.sources.chains import ChainSource
 
         further.append(ChainSource(where.chains, trust.of_log))
-    return Sources(log, meshed, shared, further + _pipelines())
+    return SystemSources(log, meshed, shared, further + _pipelines())
 
 
 def _pipelines() -> list[DashboardSource]:

@@ -22,7 +22,7 @@ from chappe.cli import options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
 from chappe.cli.formats import BadInput, FullRecord, Item, looks_consumed
 from chappe.cli.lazy_producer import CountedWriter, LazyProducer
-from chappe.cli.produce_input import Input
+from chappe.cli.produce_input import ProduceInput
 from chappe.cli.rates import Throttle
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
@@ -41,7 +41,7 @@ INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowl
 def produce(
     reach: options.Reach,
     topic: Annotated[str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
-    source: Input,
+    source: ProduceInput,
     key: Annotated[str | None, Option(metavar="KEY", help="Key for records that have none.")] = None,
     header: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Header for records that have none; may be repeated.")
@@ -117,7 +117,7 @@ def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -
 @dataclass
 class _ProduceRun:
     writer: LazyProducer
-    source: Input
+    source: ProduceInput
     extras: FullRecord
     as_json: bool
     min_acks: int

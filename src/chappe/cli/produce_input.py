@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ProduceInput:
     """Where records are and how they are told from each other."""
 
     messages: Annotated[

@@ -33,7 +33,8 @@ def watchable(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def watched(*, watch: bool = False, **given: Any) -> None:
-        if watch:
+        called = getattr(given.get("context"), "invoked_subcommand", None)  # then a group is no command itself
+        if watch and called is None:
             repeat(partial(command, **given), as_json=given.get("as_json", False))
         else:
             command(**given)
