@@ -12,10 +12,13 @@ from tests.waiting import PATIENCE_S, until
 
 from chappe import Endpoint, Gateway, GatewaySide, Tls
 from chappe.api.keys import make_authority, make_certificate
+from chappe.api.mesh.arguments import OnFull, encode_value
+from chappe.defaults import SUBSCRIBER_MESSAGES_MAX, SURPLUS_MESSAGES_MAX
 from chappe.errors import Closed, UsageError
 from chappe.gateway.announcement import MARKED
 from chappe.gateway.events import GatewayPasses, GatewayWaits, SameMesh
 from chappe.mesh.messages import NOBODY
+from chappe.testing import World
 
 Join = Callable[..., Gateway]
 HOST = "127.0.0.1"
@@ -89,6 +92,71 @@ def test_all_of_a_burst_arrives_in_order_though_a_subscriber_is_slow(stack: Exit
         found += [each.value for each in orders.get_many(40, PATIENCE_S)]
     publisher.join(PATIENCE_S)
     assert found == list(range(20_000))
+
+
+def through(office: Endpoint, plant: Endpoint, on_full: OnFull = "block") -> Gateway:
+    """A gateway with little room, once it passes what each side wants of the other."""
+    sides = [
+        GatewaySide(name, [prefix], peer_messages_max=64, on_full=on_full)
+        for name, prefix in (("office", "/orders"), ("plant", "/alarms"))
+    ]
+    gateway = Gateway(sides[0], sides[1])
+    gateway.endpoint("office").peer(HOST, office.listen(), timeout=PATIENCE_S)
+    gateway.endpoint("plant").peer(HOST, plant.listen(), timeout=PATIENCE_S)
+    return gateway
+
+
+def test_a_flood_for_a_slow_domain_waits_and_holds_up_nothing_else(chappe_world: World) -> None:
+    with Endpoint(peer_messages_max=64) as office, Endpoint() as plant, through(office, plant), Endpoint() as clerk:
+        clerk.peer(HOST, office.listen(), timeout=PATIENCE_S)
+        orders = plant.subscribe("/orders", on_full="block", messages_max=50)
+        alarms, notes = office.subscribe("/alarms"), clerk.subscribe("/notes")
+        chappe_world.wait_until(lambda: wants(office, b"/orders") and wants(plant, b"/alarms"))
+        sent = 0
+        for _ in range(10_000):  # of 64 each
+            if office.try_publish_many([(b"/orders/x", encode_value(sent + each)) for each in range(64)]) is None:
+                chappe_world.advance(0.1)
+                if not office.room([b"/orders/x"]):
+                    break
+            else:
+                sent += 64
+        assert not office.room([b"/orders/x"])
+        assert sent < 3 * (SUBSCRIBER_MESSAGES_MAX + 2 * SURPLUS_MESSAGES_MAX)
+
+        plant.publish("/alarms", "fire")
+        office.publish("/notes", "lunch")
+        assert alarms.get(PATIENCE_S).value == "fire"  # type: ignore[union-attr]
+        assert notes.get(PATIENCE_S).value == "lunch"  # type: ignore[union-attr]
+        assert [orders.get(PATIENCE_S).value for _ in range(sent)] == list(range(sent))  # type: ignore[union-attr]
+
+
+def test_a_flood_for_a_slow_domain_that_drops_waits_for_nobody(chappe_world: World) -> None:
+    with chappe_world.on("factory"):
+        plant = Endpoint()
+        plant.subscribe("/orders")
+        port = plant.listen()
+    side = GatewaySide("plant", peer_messages_max=64, on_full="drop_oldest")
+    with Endpoint() as office, Gateway(GatewaySide("office", ["/orders"]), side) as gateway:
+        gateway.endpoint("office").peer(HOST, office.listen(), timeout=PATIENCE_S)
+        gateway.endpoint("plant").peer(HOST, port, timeout=PATIENCE_S)
+        chappe_world.wait_until(lambda: wants(office, b"/orders"))
+        chappe_world.pause("factory")
+        for each in range(1_000):
+            office.publish("/orders", bytes(10_000))
+            assert gateway.endpoint("plant").buffered < 100  # of itself too
+            if not each % 100:
+                chappe_world.advance(0.01)
+        assert gateway.status().dropped > 0
+        chappe_world.resume("factory")
+    plant.close()
+
+
+def test_a_gateway_has_no_threads_of_its_own(stack: ExitStack, join: Join) -> None:
+    office, plant = node(stack), node(stack)
+    threads = threading.active_count()
+    gateway = join(office, plant)
+    until(lambda: gateway.status().state == "passing")
+    assert threading.active_count() == threads
 
 
 def test_of_two_gateways_one_passes_and_the_other_takes_over(stack: ExitStack, join: Join) -> None:

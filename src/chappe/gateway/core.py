@@ -261,6 +261,10 @@ class GatewayCore:
             due = min(due, self._settled_at)
         return min(due, self._sides[0].tell_at, self._sides[1].tell_at)
 
+    def flush(self, now: float) -> list[Effect]:
+        """Do nothing: messages are passed on at once."""
+        return []
+
     # -- looks ------------------------------------------------------------------------------------------------
 
     def sides(self) -> tuple[SideStatus, SideStatus]:

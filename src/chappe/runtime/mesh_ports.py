@@ -111,7 +111,7 @@ class MeshPorts(Ports):
         self._held: dict[int, TcpLink] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
         self._holds = core.router.holds
-        self._turned = 0  # how often publishers were to wait or to go on, when it was looked last
+        self._turned = 0  # how often publishers were to wait or to go on, or the network changed, at the last look
         self._drained: dict[int, int] = {}  # messages that full subscribers took of which the core has not heard ...
         self._drained_at = -math.inf  # ... since then
         self.unfinished = Unfinished()
@@ -364,8 +364,9 @@ class MeshPorts(Ports):
         self._held_look_at = now + HELD_LOOK_S if self._held else math.inf
 
     def flushed(self) -> None:
-        if self._holds.turned != self._turned:
-            self._turned = self._holds.turned
+        turned = self._holds.turned + self.core.settled
+        if turned != self._turned:
+            self._turned = turned
             self.turns.news = True
 
     def ready(self, what: TcpLink, mask: int) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from chappe.api.faces import Closeable
-from chappe.api.mesh.arguments import OnFull, as_id, encode_topic, topics_of
+from chappe.api.mesh.arguments import OnFull, as_id, encode_topic
 from chappe.api.mesh.endpoint import Endpoint
-from chappe.api.mesh.identity import Own
-from chappe.api.mesh.subscriber import Subscriber
-from chappe.core import Effect, Report, Send
+from chappe.core import Send
 from chappe.defaults import (
     HEARTBEAT_S,
     PEER_BYTES_MAX,
@@ -23,22 +22,21 @@ from chappe.defaults import (
     SUBSCRIBER_BYTES_MAX,
     SUBSCRIBER_MESSAGES_MAX,
 )
-from chappe.errors import ChappeError, Closed, NotPermitted, Unreachable, UsageError
+from chappe.errors import Closed, MemberStopped, NotPermitted, Unreachable, UsageError
 from chappe.gateway.announcement import MARKED, as_chosen
-from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SideStatus, SubscribeAtSide
+from chappe.gateway.core import GatewayCore, SideOptions, SideStatus, SubscribeAtSide
 from chappe.mesh.messages import DATA, NOBODY
-from chappe.runtime.driver import SYSTEM_CLOCK
+from chappe.runtime.driver import SYSTEM_CLOCK, Driver, Ports
+from chappe.runtime.worker import CALLBACKS, run_once
 from chappe.security import Keys, Security
-from chappe.system import machine, time
+from chappe.system import time
 from chappe.system.forking import own
 
 logger = logging.getLogger("chappe.mesh")
 
-CHUNK: Final = 256  # messages passed at once
-LOOK_S: Final = 1.0  # longest wait
-LOOK_BLOCKED_S: Final = 0.1  # while a side has no room: how often the other side's network is looked at
+CHUNK: Final = 256  # messages taken at once
+LOOK_S: Final = 1.0  # the endpoints are looked at this often though they have no news
 TELL_REFUSED_S: Final = 10.0  # between two words on what our identity may not publish
-JOIN_S: Final = 2.0  # closing waits so long for what is being passed
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Gateway(Closeable):
     """Joins two domains of the mesh: passes chosen topics, and hides everything else of one from the other.
 
     It has an endpoint in each, on which its user calls ``listen`` and ``peer``. Of several gateways between the same
-    domains one passes and the others take over. It works in threads of its own. Close it, or use it in a ``with``.
+    domains one passes and the others take over. Close it, or use it in a ``with``.
 
     Its events (``chappe.gateway.events``) come with the statuses of the first side's endpoint.
 
@@ -101,13 +99,7 @@ class Gateway(Closeable):
         own(self)
         sides = (one, two)
         chosen = [as_chosen(map(encode_topic, _prefixes(each)), each.domain) for each in sides]
-        self._closing = False
-        self._failed: ChappeError | None = None
-        self._lock = threading.RLock()  # taken before the locks of the endpoints, never while one of them is held
         self._endpoints: list[Endpoint] = []
-        self._subscribers: list[Subscriber] = []
-        self._looked = [-1, -1]  # the state of each network at the last look
-        self._told_at = [-TELL_REFUSED_S, -TELL_REFUSED_S]  # the time of the last warning of each side
         try:
             for each in sides:
                 self._endpoints.append(
@@ -127,23 +119,11 @@ class Gateway(Closeable):
                 for side, each in enumerate(sides)
             ]
             self._core = GatewayCore((options[0], options[1]), SYSTEM_CLOCK)
-            for endpoint in self._endpoints:
-                self._subscribers.append(
-                    endpoint.subscribe(
-                        on_full="block", messages_max=SUBSCRIBER_MESSAGES_MAX, bytes_max=SUBSCRIBER_BYTES_MAX
-                    )
-                )
-            self._do(self._core.start(time.monotonic()))
+            self._driver = _GatewayPorts(self._core, self._endpoints).driver
         except BaseException:
-            for endpoint in self._endpoints:
-                endpoint.close()
+            self._close_endpoints()
             raise
-        self._threads = [
-            machine.current().thread(partial(self._run, side), f"chappe-gateway-{each.domain}")
-            for side, each in enumerate(sides)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._driver.start(self._core.start(time.monotonic()))
 
     def endpoint(self, domain: str) -> Endpoint:
         """Return the endpoint in a domain, to listen, peer and observe. Subscribe and publish with others.
@@ -164,139 +144,169 @@ class Gateway(Closeable):
         """Return the state and the counts.
 
         Raises:
-            ChappeError: It has stopped; the text says why.
+            Closed: It was closed, or one of its endpoints was.
+            MemberStopped: It met a defect, or one of its endpoints did.
         """
-        with self._lock:
-            if self._failed is not None:
-                raise self._failed
+        self._driver.turns.check()
+        for each in self._endpoints:
+            each.check()
+        with self._driver.lock:
             state, reason, sides = self._core.state, self._core.reason(), self._core.sides()
         return GatewayStatus(state, reason, sides, sum([each.dropped for each in self._endpoints]))
 
     def close(self) -> None:
         """Leave both domains; others take over. Messages that wait to be passed are lost. Safe to call twice."""
-        self._closing = True
-        for endpoint in self._endpoints:
-            endpoint.close()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(JOIN_S)
+        self._driver.close()
+        self._close_endpoints()
+
+    def _close_endpoints(self) -> None:
+        for each in self._endpoints:
+            each.close()
 
     def __repr__(self) -> str:
         return f"<Gateway between {' and '.join(self._core.domains)}, {self._core.state}>"
 
-    # -- a thread for each side -------------------------------------------------------------------------------
 
-    def _run(self, side: int) -> None:
-        """Pass the messages of a side, until the gateway is closed."""
+class _GatewayPorts(Ports):
+    """Takes messages at one endpoint and publishes them at the other.
+
+    The queue of each direction is a subscriber's, which slows publishers down when it is full. What an endpoint has no
+    room for waits, and nothing more is taken for it meanwhile; the other direction goes on.
+
+    An endpoint's lock may be taken while the gateway's is held, never the other way round: endpoints that have news
+    nudge the loop, which takes no lock.
+    """
+
+    eager = False
+
+    def __init__(self, core: GatewayCore, endpoints: Sequence[Endpoint]) -> None:
+        self.core = core
+        self._endpoints = endpoints
+        self._subscribers = [
+            each.subscribe(on_full="block", messages_max=SUBSCRIBER_MESSAGES_MAX, bytes_max=SUBSCRIBER_BYTES_MAX)
+            for each in endpoints
+        ]
+        self._waiting: tuple[_Parcels, _Parcels] = (deque(), deque())  # to be published at each endpoint
+        self._settled = [-1, -1]  # how often each network had changed when it was looked at
+        self._look_at = -math.inf
+        self._ended = False
+        self._told_at = [-TELL_REFUSED_S, -TELL_REFUSED_S]  # that something is not passed into each
+        Driver(core, self, "gateway")
+        for side, endpoint in enumerate(endpoints):
+            endpoint.node.turns.listen(partial(self._news, side))
+
+    def _news(self, side: int) -> None:
+        """Have the loop drive the gateway if an endpoint has something for it; that one's lock is held."""
+        if self._look_at == -math.inf or self._ended:
+            return
+        core, turns = self._endpoints[side].core, self._endpoints[side].node.turns
+        ended = turns.closed or turns.halted is not None
+        changed = core.settled != self._settled[side]
+        if ended or changed or self._waiting[side] or self._subscribers[side].available:
+            self._look_at = -math.inf
+            self.driver.turns.nudge()
+
+    def next_timeout(self) -> float:
+        return self._look_at
+
+    def handle_timeout(self, now: float) -> None:
+        self._look_at = now + LOOK_S  # before looking: news of meanwhile are looked at again
         try:
-            while not self._closing:
-                self._pass(side)
-        except ChappeError as error:
-            self._fail(error)
-        except Exception as error:
-            logger.error("the gateway stopped", exc_info=error, extra={"defect": True})
-            self._fail(ChappeError(f"the gateway stopped because of a defect: {error!r}; close it, and make another"))
-
-    def _fail(self, error: ChappeError) -> None:
-        if self._closing:
-            return
-        with self._lock:
-            self._failed = self._failed or error
-        if isinstance(error, Closed):
+            for each in self._endpoints:
+                each.check()
+            for side in (0, 1):
+                self._pass(side, now)
+        except (Closed, MemberStopped):
             logger.info("a gateway ends, as one of its endpoints was closed")
-        self._closing = True
-        for endpoint in self._endpoints:
-            endpoint.close()  # others take over
+            self._end()
 
-    def _pass(self, side: int) -> None:
-        subscriber = self._subscribers[side]
-        self._wait(side, subscriber.ready, self._left())
-        self._attend()
-        found = subscriber.get_many(CHUNK, 0.0)
-        if not found:
-            return
-        with self._lock:
-            actions = self._core.handle_message(side, [each.message for each in found], time.monotonic())
-        for action in actions:
-            if isinstance(action, Send):
-                self._publish(action.to, action.message)
+    def _pass(self, side: int, now: float) -> None:
+        subscriber, other = self._subscribers[side], 1 - side
+        found = subscriber.take_messages(CHUNK, 0.0) if self._publish(other) and subscriber.available else []
+        self._look_at_networks(now)  # behind the messages: the core knows who sent them
+        if found:
+            self.driver.perform(self.core.handle_message(side, found, now))
+        if subscriber.available and not self._waiting[other]:
+            self._look_at = -math.inf
 
-    def _publish(self, side: int, passed: PublishToSide) -> None:
-        messages = passed.messages
+    def _look_at_networks(self, now: float) -> None:
+        for side, endpoint in enumerate(self._endpoints):
+            with endpoint.node.lock:
+                settled = endpoint.core.settled
+                if settled == self._settled[side]:
+                    continue
+                self._settled[side] = settled
+                filters = endpoint.core.filters()
+            self.driver.perform(self.core.handle_subscription(side, filters, now))
+
+    # -- effects ----------------------------------------------------------------------------------------------
+
+    def send(self, effect: Send) -> None:
+        side, message = effect.to, effect.message
         endpoint = self._endpoints[side]
-        if endpoint.permitted is not None:
-            messages = self._permitted(side, endpoint.permitted, messages)
-        at = 0
-        while at < len(messages):
-            chunk = messages[at : at + endpoint.at_once]
-            at += len(chunk)
-            try:
-                while endpoint.try_publish_many(chunk) is None:
-                    self._wait_for_room(side, dict.fromkeys(topics_of(chunk)))
-            except NotPermitted:
-                pass  # since a moment ago
-        for receiver, payload in passed.marked:
-            try:
-                while endpoint.try_publish(MARKED, payload, receiver) is None:
-                    self._wait_for_room(side, (MARKED,), receiver)
-            except Unreachable:
-                pass  # that gateway is gone meanwhile
-            except UsageError as error:  # with its mark it is larger than a message can be
-                logger.warning("a message is not passed on to further domains: %s", error)
+        if isinstance(message, SubscribeAtSide):
+            with endpoint.node.lock:
+                if endpoint.node.runs():
+                    number = self._subscribers[side].number
+                    endpoint.node.do(endpoint.core.resubscribe(number, message.topics, now=time.monotonic()))
+            return
+        messages = self._permitted(side, message.messages)
+        for at in range(0, len(messages), endpoint.at_once):
+            self._waiting[side].append((NOBODY, messages[at : at + endpoint.at_once]))
+        self._waiting[side].extend((receiver, [(MARKED, payload)]) for receiver, payload in message.marked)
+        self._publish(side)
 
-    def _permitted(self, side: int, permitted: Own, messages: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _permitted(self, side: int, messages: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        permitted = self._endpoints[side].permitted
+        if permitted is None:
+            return messages
         found = [each for each in messages if permitted.may_publish(each[0], DATA)]
-        refused = len(messages) - len(found)
-        if refused and time.monotonic() >= self._told_at[side] + TELL_REFUSED_S:
+        if len(found) < len(messages) and time.monotonic() >= self._told_at[side] + TELL_REFUSED_S:
             self._told_at[side] = time.monotonic()
             logger.warning("the permissions do not let %s publish what comes from the other domain", permitted.name)
         return found
 
-    def _wait_for_room(self, side: int, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
-        self._wait(side, lambda: self._endpoints[side].room(topics, receiver), LOOK_BLOCKED_S)
-        self._attend()
-        if self._closing:
-            raise Closed("the gateway was closed")
+    def _publish(self, side: int) -> bool:
+        """Publish what waits for a side; returns False if some has no room."""
+        endpoint, waiting = self._endpoints[side], self._waiting[side]
+        while waiting:
+            receiver, messages = waiting[0]
+            try:
+                if receiver == NOBODY:
+                    reached = endpoint.try_publish_many(messages)
+                else:
+                    reached = endpoint.try_publish(MARKED, messages[0][1], receiver)
+                if reached is None:
+                    return False
+            except (NotPermitted, Unreachable):
+                pass  # since a moment ago
+            except UsageError as error:  # with its mark it is larger than a message can be
+                logger.warning("a message is not passed on to further domains: %s", error)
+            waiting.popleft()
+        return True
 
-    def _wait(self, side: int, ready: Callable[[], bool], timeout_s: float) -> None:
-        endpoint, looked = self._endpoints[side], self._looked
-        core = endpoint.core
-        endpoint.node.turns.wait(lambda: ready() or core.settled != looked[side] or self._closing, timeout_s)
+    def report(self, event: object) -> None:
+        endpoint = self._endpoints[0]
+        with endpoint.node.lock:
+            endpoint.report(event)
+            endpoint.node.turns.tell()
 
-    def _left(self) -> float:
-        return max(0.0, min(LOOK_S, self._core.next_timeout() - time.monotonic()))
+    def halted(self, reason: str) -> None:
+        self._end()
 
-    def _attend(self) -> None:
-        """Tell the core the changes of the networks, and the time."""
-        if self._closing:
-            return
-        with self._lock:
-            for side, endpoint in enumerate(self._endpoints):
-                with endpoint.node.lock:
-                    settled = endpoint.core.settled
-                    if settled == self._looked[side]:
-                        continue
-                    self._looked[side] = settled
-                    filters = endpoint.core.filters()
-                self._do(self._core.handle_subscription(side, filters, time.monotonic()))
-            if time.monotonic() >= self._core.next_timeout():
-                self._do(self._core.handle_timeout(time.monotonic()))
+    def _end(self) -> None:
+        """Have both domains left, so that others take over; the face is still to be closed."""
+        if not self._ended:
+            self._ended = True
+            run_once(CALLBACKS, self.driver.run, self._leave_domains, lambda _: None)
+        self._look_at = math.inf
 
-    def _do(self, actions: Iterable[Effect]) -> None:
-        """Carry out effects that do not wait."""
-        for action in actions:
-            if isinstance(action, Send):
-                assert isinstance(action.message, SubscribeAtSide)
-                endpoint = self._endpoints[action.to]
-                number = self._subscribers[action.to].number
-                with endpoint.node.lock:
-                    if endpoint.node.runs():
-                        effects = endpoint.core.resubscribe(number, action.message.topics, now=time.monotonic())
-                        endpoint.node.do(effects)
-            elif isinstance(action, Report):
-                with self._endpoints[0].node.lock:
-                    self._endpoints[0].report(action.event)
-                    self._endpoints[0].node.turns.tell()
+    def _leave_domains(self) -> None:
+        for each in self._endpoints:
+            each.close()
+
+
+_Parcels: TypeAlias = deque[tuple[bytes, list[tuple[bytes, bytes]]]]  # each for all, or for one gateway
 
 
 def _prefixes(side: GatewaySide) -> Sequence[str]:
