@@ -21,6 +21,7 @@ from tests.worlds.mesh.scenario import Mesh
 from tests.worlds.mix import Mix
 from tests.worlds.ordered.homes import Homes
 from tests.worlds.ordered.scenario import Ordered
+from tests.worlds.real_gateways import RealGateways
 from tests.worlds.sealed.mesh import SealedMesh
 from tests.worlds.sealed.scenario import Sealed
 
@@ -45,6 +46,7 @@ SCENARIOS: Final[dict[str, type[SimWorld]]] = {
     "channel": Channel,
     "mix": Mix,
     "gateway": Gateways,
+    "gateway-real": RealGateways,
     "chain": Chains,
     "chain-fixed": FixedChains,
     "ordered": Ordered,
