@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import threading
@@ -17,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import options
-from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, tell, warn
+from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, show_json, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.data.markup import many
 from chappe.errors import ChappeError, UsageError
@@ -175,7 +174,7 @@ class _ArchiveRun:
         if self.first is None and progress.records:
             self.first = progress
         if self.json:
-            print(json.dumps({"event": "progress"} | _facts(progress)), flush=True)
+            show_json({"event": "progress"} | _facts(progress))
 
     def _show(self) -> None:
         now = self.last

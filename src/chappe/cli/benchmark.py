@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,7 +11,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand
 
 from chappe.cli import options
-from chappe.cli.console import Bar, need_files, say, warn
+from chappe.cli.console import Bar, need_files, say, show_json, warn
 from chappe.data.markup import many
 from chappe.errors import ConfigError, StorageError, UsageError
 
@@ -121,7 +120,7 @@ def benchmark(
     with Bar("starting nodes", quiet=as_json) as bar:
         report = run(nodes, timeout, bar.update)
     if as_json:
-        print(json.dumps(report.facts()))
+        show_json(report.facts())
     else:
         _show(report)
     if in_terminal:

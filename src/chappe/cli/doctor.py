@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import platform
 import shutil
@@ -20,7 +19,7 @@ import typer
 from typer import Argument
 
 from chappe.cli import options
-from chappe.cli.console import host_and_ports
+from chappe.cli.console import host_and_ports, show_json
 from chappe.cli.members import DIRECTORY
 from chappe.cli.units import human_bytes
 from chappe.defaults import DISK_RESERVE_BYTES
@@ -67,7 +66,7 @@ def doctor(
     for check in all_checks(directory, tower, listen):
         failed = failed or check.status == "failed"
         if as_json:
-            print(json.dumps(asdict(check)), flush=True)
+            show_json(asdict(check))
             continue
         console.print(Text.assemble((f"{check.status:8}", _STYLES[check.status]), f" {check.name:10} {check.found}"))
         if check.mend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typer import Argument, Option
 
 from chappe.api.log.lines import json_value
 from chappe.cli import options, values
-from chappe.cli.console import Bar, hear_warnings, say
+from chappe.cli.console import Bar, hear_warnings, say, show_json
 from chappe.cli.following import Changes, Seconds, UntilInterrupted, print_changes
 from chappe.cli.formats import readable
 from chappe.cli.listing import print_lines
@@ -162,7 +161,7 @@ def set_(
         elif not shared.compare_and_set(key, None, raw, ttl=ttl_s, timeout=where.timeout):
             raise StoreError(f"there is a value under {key!a} already")
     if as_json:
-        print(json.dumps({"key": json_value(_raw(key))}))
+        show_json({"key": json_value(_raw(key))})
 
 
 @app.command("delete", cls=values.Command)
@@ -175,7 +174,7 @@ def delete(key: Key, where: Client, as_json: options.Json = False) -> None:
             raise _no_such_key(key)
         shared.delete(key, timeout=where.timeout)
     if as_json:
-        print(json.dumps({"key": json_value(_raw(key))}))
+        show_json({"key": json_value(_raw(key))})
 
 
 @app.command("watch", cls=values.Command)

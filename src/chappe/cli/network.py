@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from typer import Option
 
 from chappe.cli import mesh
-from chappe.cli.console import warn
+from chappe.cli.console import show_json, warn
 from chappe.cli.watching import Watch, repeat
 from chappe.data import terminal
 from chappe.data.markup import many
@@ -102,7 +101,7 @@ def _print(
     if not is_settled(found):
         warn(f"the network has not settled within {SETTLE_S:g} s: this is what is known now")
     if as_json:
-        print(json.dumps(found.to_dict()))
+        show_json(found.to_dict())
     elif how.dot:
         print(found.to_dot(), end="")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typer import Argument, Option
 
 from chappe.cli import declared, mesh, options
 from chappe.cli.charts import bar
-from chappe.cli.console import hear_warnings, warn
+from chappe.cli.console import hear_warnings, show_json, warn
 from chappe.errors import PeeringError, TimedOut
 
 TIMEOUT_S: Final = 5.0
@@ -62,7 +61,7 @@ def ping(
             lost = str(error)
     times.sort()
     if as_json:
-        print(json.dumps(_facts(mesh.shown(where), found, original, peering_s, times)))
+        show_json(_facts(mesh.shown(where), found, original, peering_s, times))
     else:
         _show(mesh.shown(where), found, original, peering_s, times)
     if lost:
