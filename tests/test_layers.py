@@ -95,11 +95,11 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.reading": {*FACES, *READING, *HERE},
     "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.kv.engine"},
     # log.transactions: where a sink's records lie; log.ordered.commands: what it asks of a chain; bridges.form,
-    # kv_form: what records of the mesh and stores are
+    # kv_form: what records of the mesh and stores are; observing.snapshot: what a pipeline tells of its queries
     "chappe.spark": {
         *(*FACES, *READING, *HERE, *FORMS),
         *("chappe.reading", "chappe.arrow_rows"),
-        *("chappe.log.exactly_once.transactions", "chappe.log.ordered.commands"),
+        *("chappe.log.exactly_once.transactions", "chappe.log.ordered.commands", "chappe.observing.snapshot"),
     },
     # what its processes are made of, the recordings that they play, and a store's word that its disk refuses
     "chappe.benchmark": {*FACES, *HERE, "chappe.storage.recordings", "chappe.mesh.messages", "chappe.log.events"},
@@ -112,8 +112,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.dashboard": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.connections"),
-        *("chappe.storage.positions", "chappe.mesh.link_reports", "chappe.log.traffic"),
-        *("chappe.spark.pipeline.states", "chappe.spark.pipeline.progress"),
+        *("chappe.gateway.announcement", "chappe.storage.segments.files"),
+        *("chappe.storage.positions", "chappe.mesh.link_reports", "chappe.log.traffic", "chappe.spark.pipeline.states"),
     },
     "chappe.web": {*FACES, *HERE},
     "pyspark_chappe": {"chappe.spark"},

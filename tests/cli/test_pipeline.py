@@ -19,7 +19,7 @@ from tests.waiting import SPARK_S, until
 
 from chappe.cli import pipeline_run
 from chappe.cli.console import TERMINATED, obey_sigterm
-from chappe.spark.pipeline.progress import Numbers
+from chappe.observing.snapshot import ObservedQuery
 from chappe.spark.pipeline.reading import read_pipeline
 from chappe.spark.pipeline.running import PipelineFailed
 from chappe.spark.pipeline.states import States
@@ -169,7 +169,7 @@ class Hung:
         self.waits = 0
 
     @property
-    def numbers(self) -> list[Numbers]:
+    def numbers(self) -> list[ObservedQuery]:
         class Last:
             def __del__(self) -> None:
                 signal.raise_signal(signal.SIGTERM)

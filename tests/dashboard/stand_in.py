@@ -20,6 +20,7 @@ from chappe.dashboard.server import serve, url
 from chappe.dashboard.sources import DashboardSource
 from chappe.dashboard.watching import SourceRunner
 from chappe.observing.snapshot import (
+    ObservedLag,
     ObservedLink,
     ObservedMember,
     ObservedPart,
@@ -68,7 +69,18 @@ class Crowd:
             )
             for n in everything
         ]
-        query = ObservedQuery("windows", 7, 500, 1.5, 250.0, 240.0, 3, 1_000, 65_536, 1_234, 2.5)
+        query = ObservedQuery(
+            "windows",
+            7,
+            batch_rows=500,
+            batch_s=1.5,
+            rows_in_s=250.0,
+            rows_processed_s=240.0,
+            late_rows=3,
+            state_rows=1_000,
+            state_bytes=65_536,
+            lag=(ObservedLag("windows", 1_234, 2.5),),
+        )
         pipeline = ObservedPipeline(
             "<i>flow</i>", "running", 1, "2026-01-01T00:00:00Z", "now", "/p.toml", queries=(query,)
         )

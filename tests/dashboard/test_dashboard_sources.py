@@ -26,14 +26,15 @@ from chappe.errors import TimedOut
 from chappe.mesh.link_reports import ASK_LINKS, ask, parse_report
 from chappe.observing.observer import SystemObserver
 from chappe.observing.snapshot import (
+    ObservedLag,
     ObservedLink,
     ObservedMember,
     ObservedPart,
+    ObservedQuery,
     ObservedReader,
     ObservedTopic,
     SystemSnapshot,
 )
-from chappe.spark.pipeline.progress import Lag, Numbers
 from chappe.spark.pipeline.states import Failure, PipelineState, States, started_at
 
 
@@ -411,18 +412,18 @@ def test_chains_tell_their_order_and_who_is_silent(stack: ExitStack, tmp_path: P
 
 def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:
     states = States(tmp_path)
-    numbers = Numbers("q", batch=4, rows_in_s=7.0, rows_processed_s=6.0, lag=(Lag("a", 30, 2.5),))
+    numbers = ObservedQuery("q", batch=4, rows_in_s=7.0, rows_processed_s=6.0, lag=(ObservedLag("a", 30, 2.5),))
     started = started_at(os.getpid())
     assert started is not None
     state = PipelineState(
-        "p", "/p.toml", os.getpid(), started, "2026-01-01", page="http://here:4040", queries=[numbers.as_dict()]
+        "p", "/p.toml", os.getpid(), started, "2026-01-01", page="http://here:4040", queries=[numbers]
     )
     with states.claim(state):
         part = PipelineSource(states).look()
 
     (pipeline,) = part.pipelines
     (query,) = pipeline.queries
-    assert (query.name, query.in_per_s, query.lag_records, query.lag_s) == ("q", 7.0, 30, 2.5)
+    assert (query.name, query.rows_in_s, query.lag_records, query.lag_s) == ("q", 7.0, 30, 2.5)
     assert [each.name for each in part.members] == ["p"]
     assert PipelineSource(states).look() == ObservedPart()
     assert pipeline_of(state) == pipeline

@@ -34,7 +34,7 @@ QUESTION = AskTraffic("node", "asker", 7)
 def told(traffic: Traffic, *carries: str, waiting: int = 0, full: bool = False) -> TrafficReport:
     answer = traffic.answer(QUESTION, carries, waiting, full, 0.0)
     assert answer is not None
-    return parse_report(answer.body)
+    return parse_report("node", answer.body)
 
 
 def test_what_came_is_counted_by_who_says_it_and_what_stores_answered_by_where_they_are_asked() -> None:
@@ -106,7 +106,7 @@ def test_names_and_positions_in_an_answer_are_bounded_and_those_left_out_are_cou
     heads = {("t", "p7"): 1_000_000}
     traffic.readers |= {f"a{number}": reader(f"a{number}", 500, heads) for number in range(READERS_MAX + 10)}
 
-    found = told(traffic)
+    found = told(traffic, *traffic.names)
 
     assert len(found.names) == ROWS_MAX
     assert len(found.readers) == READERS_MAX
@@ -129,9 +129,19 @@ HOSTILE_NAMES = [HOSTILE, "", "x" * (LABEL_MAX + 1), "a\nb", "\x1b[2J", "\u202ex
 def test_names_that_are_no_labels_are_passed_over() -> None:
     names = [("a", each) for each in HOSTILE_NAMES] + [("a", "boiler 3")]
 
-    found = parse_report(msgspec.msgpack.encode((1, (), (), (), 0, False, names, ())))
+    found = parse_report("a", msgspec.msgpack.encode((1, (), (), (), 0, False, names, ())))
 
     assert found.names == (("a", "boiler 3"),)
+
+
+def test_a_node_tells_of_itself_and_whom_it_carries_and_of_nobody_else() -> None:
+    names = [("N", "store@a"), ("P", "boiler 3"), ("X", "forged")]
+    readers = [(each, "billing", b"", 0, ()) for each in "PX"]
+
+    found = parse_report("N", msgspec.msgpack.encode((1, ("P",), (), (), 0, False, names, readers)))
+
+    assert [address for address, _ in found.names] == ["N", "P"]
+    assert [each.address for each in found.readers] == ["P"]
 
 
 def test_a_report_with_more_than_may_be_in_it_is_cut() -> None:
@@ -141,7 +151,7 @@ def test_a_report_with_more_than_may_be_in_it_is_cut() -> None:
     readers = [(f"a{number}", "i", b"", 2, positions) for number in range(READERS_MAX + 5)]
     body = msgspec.msgpack.encode((1, carries, many, [(*each, 1) for each in many], 0, False, names, readers))
 
-    found = parse_report(body)
+    found = parse_report("a", body)
 
     assert {len(each) for each in (found.carries, found.came, found.answered, found.names)} == {ROWS_MAX}
     assert len(found.readers) == READERS_MAX
@@ -161,7 +171,7 @@ def test_a_report_with_something_changed_in_it_is_a_report_or_refused(data: st.D
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
 
     try:
-        found = parse_report(bytes(body[: data.draw(st.integers(0, len(body)))]))
+        found = parse_report("node", bytes(body[: data.draw(st.integers(0, len(body)))]))
     except ProtocolError:
         return
     assert all(is_label(label) for _, label in found.names)
@@ -209,7 +219,7 @@ def test_beyond_so_many_senders_all_are_counted_anew(monkeypatch: pytest.MonkeyP
 @example(b"\x96\x02\x91\xa1\x80\x90\x90\x00\xc2")  # text that is not UTF-8
 def test_what_is_no_report_of_what_passes_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
-        parse_report(body)
+        parse_report("a", body)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +239,8 @@ def test_what_is_no_report_of_what_passes_is_refused(body: bytes) -> None:
 )
 def test_a_report_of_what_passes_with_something_else_in_it_is_refused(report: tuple[object, ...]) -> None:
     with pytest.raises(ProtocolError):
-        parse_report(msgspec.msgpack.encode(report))
+        parse_report("a", msgspec.msgpack.encode(report))
 
 
 def test_what_a_newer_format_has_at_its_end_is_passed_over() -> None:
-    assert parse_report(msgspec.msgpack.encode((3, (), (), (), 3, True, (), (), "more"))).waiting == 3
+    assert parse_report("a", msgspec.msgpack.encode((3, (), (), (), 3, True, (), (), "more"))).waiting == 3

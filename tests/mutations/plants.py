@@ -1560,8 +1560,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "writes-need-no-more-than-a-clone",
         "mesh",
         "mesh/rules.py",
-        "        return _WRITERS if writes else _CLONES, topic.removesuffix(_TO_MASTER)",
-        "        return _CLONES, topic.removesuffix(_TO_MASTER)",
+        "        return _WRITERS if writes else _CLONES, topic.removesuffix(MASTER_SUFFIX)",
+        "        return _CLONES, topic.removesuffix(MASTER_SUFFIX)",
     ),
     Plant(
         "originals-not-asked",

@@ -82,9 +82,7 @@ def test_of_many_links_those_with_the_most_frames_are_told() -> None:
 
 
 def test_a_pipeline_tells_of_each_query_and_of_each_topic_how_far_it_is_behind() -> None:
-    query = ObservedQuery(
-        "q", 1, 2, 3.0, 4.0, 5.0, 6, 7, 8, 9, None, 10, 11, (ObservedLag("t", 9, None), ObservedLag("u", 0, 0.5, 70))
-    )
+    query = ObservedQuery("q", rows=10, batches=11, lag=(ObservedLag("t", 9, None), ObservedLag("u", 0, 0.5, 70)))
     pipeline = ObservedPipeline("p", "running", 1, "", "", "", queries=(query,))
     found = {each.name: dict(each.samples) for each in of_pipelines([pipeline])}
 

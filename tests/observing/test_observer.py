@@ -225,7 +225,7 @@ def test_topics_that_are_gone_are_forgotten() -> None:
 
 
 def test_health_says_in_sentences_what_is_wrong_and_what_mends_it() -> None:
-    slow = ObservedQuery("q", 3, 10, 1.0, 5.0, 4.0, 0, 0, 0, 900, 120.0)
+    slow = ObservedQuery("q", 3, lag=(ObservedLag("b", 900, 120.0),))
     part = ObservedPart(
         members=(TOWER, STORE),
         links=(ObservedLink(("t", "s"), "mesh", waiting=5_000),),
@@ -264,20 +264,7 @@ def test_a_snapshot_goes_to_json_and_says_everything() -> None:
 
 
 def test_a_query_reads_the_topics_that_it_tells_of_and_the_stores_that_keep_them() -> None:
-    query = ObservedQuery(
-        "q",
-        3,
-        10,
-        1.0,
-        5.0,
-        4.0,
-        0,
-        0,
-        0,
-        900,
-        None,
-        lags=(ObservedLag("a", 30, None), ObservedLag("unknown", 1, None)),
-    )
+    query = ObservedQuery("q", 3, lag=(ObservedLag("a", 30, None), ObservedLag("unknown", 1, None)))
     member = ObservedMember("pipeline p", "pipeline", "p")
     kept = msgspec.structs.replace(topic("a", 40, lag=7), stores=("s",))
     observer = observed((0.0, ObservedPart(members=(STORE, member), topics=(kept,), pipelines=(pipeline(query),))))

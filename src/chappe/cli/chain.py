@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -14,8 +13,7 @@ from typer import Argument, Option
 
 from chappe.cli import dashboard, options
 from chappe.cli.chain_demo import demo
-from chappe.cli.console import hear_warnings, say
-from chappe.cli.rates import Rate
+from chappe.cli.console import hear_warnings, say, show_json
 from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped
 from chappe.cli.watching import watchable
 from chappe.data.markup import many
@@ -85,7 +83,7 @@ def status(file: File, timeout: Timeout = WAIT_S, acting: options.Acting = None,
     with Chain(configuration) as chain:
         found = chain.status(timeout=timeout)
     if as_json:
-        print(json.dumps({name: None if each is None else _facts(each) for name, each in found.items()}))
+        show_json({name: None if each is None else _facts(each) for name, each in found.items()})
     else:
         from chappe.cli.screen import People
 
@@ -155,13 +153,12 @@ class _ChainServerDisplay(Display):
     def __init__(self, server: Any, title: str, as_json: bool) -> None:
         super().__init__(title, as_json)
         self._server = server
-        self._rate = Rate(server.status().committed)  # commands
 
     def look(self) -> None:
         self._server.wait(STEP_S)
         self.say_news(self._server.events())
         self._status: ChainServerStatus = self._server.status()
-        self._rate.look(self._status.committed)
+        self._per_s = self.per_s("commands", self._status.committed)
 
     def picture(self) -> RenderableType:
         from chappe.cli.screen import Fitting, titled
@@ -170,14 +167,14 @@ class _ChainServerDisplay(Display):
             _row(self._status.name, self._status, self._status.end)[n] for n in (slice(1, 4), slice(4, None))
         )
         columns = (*COLUMNS[1:4], "commands/s", *COLUMNS[4:])
-        row = (*before, f"{self._rate.per_s:,.0f}", *after)
+        row = (*before, f"{self._per_s:,.0f}", *after)
         return titled(self.title, Fitting(columns, [row], left=("is", "waits for"), spare=("clients", "behind")))
 
     def lines(self) -> Iterator[str]:
         status = self._status
         chain = " > ".join(status.members) or "not founded"
         waits = f"; {status.why}" if status.why else ""
-        yield f"{status.role}, {chain}, {many(status.committed, 'command')} ({self._rate.per_s:,.0f}/s){waits}"
+        yield f"{status.role}, {chain}, {many(status.committed, 'command')} ({self._per_s:,.0f}/s){waits}"
 
     def report(self) -> dict[str, Any]:
-        return _facts(self._status) | {"commands_per_s": round(self._rate.per_s, 1)}
+        return _facts(self._status) | {"commands_per_s": round(self._per_s, 1)}

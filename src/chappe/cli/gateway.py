@@ -13,7 +13,6 @@ from typer import Argument, Context
 
 from chappe.cli import mesh, node, options, peering
 from chappe.cli.console import hear_warnings, warn
-from chappe.cli.rates import Rate
 from chappe.cli.serving import STEP_S, Display, serves, show, stopped
 from chappe.errors import ConfigError, UsageError
 from chappe.system.toml import TomlFile, TomlSection
@@ -135,7 +134,6 @@ class _GatewayDisplay(Display):
         self._gateway = joined
         self._heard = [(each, mesh.PeerNotices(come_and_go=True, quiet=as_json)) for each in statuses]
         self._watches = [peering.PeerRates(joined.endpoint(domain)) for domain in joined.domains]
-        self._rates = [Rate(), Rate()]  # messages
 
     def look(self) -> None:
         time.sleep(STEP_S)
@@ -149,13 +147,8 @@ class _GatewayDisplay(Display):
                 else:
                     notices(event)
         self._status = self._gateway.status()
-        for rate, side in zip(self._rates, self._status.sides, strict=True):
-            rate.look(side.passed)
+        self._passed = [self.per_s(side.domain, side.passed) for side in self._status.sides]
         self._peers = [watch.look() for watch in self._watches]
-
-    @property
-    def _passed(self) -> list[float]:
-        return [each.per_s for each in self._rates]
 
     def picture(self) -> RenderableType:
         return table(self.title, self._status, self._passed, self._peers)

@@ -11,7 +11,6 @@ from typer import Option
 
 from chappe.cli import options
 from chappe.cli.console import allow_files, hear_warnings
-from chappe.cli.rates import Rate
 from chappe.cli.serving import STEP_S, Display, KeptEntries, ServerIdentity, serves, show, stopped, wait
 from chappe.data.markup import many
 from chappe.defaults import MAP_PORT, MAP_SERVER_FILES, TOWER_HOST, WITNESS_PORT
@@ -124,7 +123,6 @@ class _MapServerDisplay(Display):
         super().__init__(title, as_json)
         self._server = server
         self._first = first
-        self._rate = Rate(first)  # updates
 
     def look(self) -> None:
         self._server.wait(STEP_S)
@@ -133,15 +131,15 @@ class _MapServerDisplay(Display):
         self._status = status = self._server.status()
         if not status.active:  # what it orders itself is counted
             self._first = status.sequence
-            self._rate.begin(status.sequence)
-        self._rate.look(status.sequence)
+            self.counters.forget("updates")
+        self._per_s = self.per_s("updates", status.sequence)
         self._updates = max(0, status.sequence - self._first)
 
     def picture(self) -> RenderableType:
         from chappe.cli.screen import Fitting, titled
 
         status = self._status
-        row = (_state(status), f"{status.keys:,}", f"{self._updates:,}", f"{self._rate.per_s:,.0f}",
+        row = (_state(status), f"{status.keys:,}", f"{self._updates:,}", f"{self._per_s:,.0f}",
                f"{status.clients:,}", f"{status.malformed:,}")  # fmt: skip
         return titled(self.title, Fitting(COLUMNS, [row], left=COLUMNS[:1], spare=("malformed", "updates")))
 
@@ -149,11 +147,11 @@ class _MapServerDisplay(Display):
         status = self._status
         malformed = f", {status.malformed:,} malformed messages" if status.malformed else ""
         state = "" if status.active and status.pair is None else f"{_state(status)}, "
-        updates = f"{many(self._updates, 'update')} ({self._rate.per_s:,.0f}/s)"
+        updates = f"{many(self._updates, 'update')} ({self._per_s:,.0f}/s)"
         yield f"{state}{many(status.keys, 'key')}, {updates}, {many(status.clients, 'client')}{malformed}"
 
     def report(self) -> dict[str, Any]:
-        return asdict(self._status) | {"updates": self._updates, "updates_per_s": round(self._rate.per_s, 1)}
+        return asdict(self._status) | {"updates": self._updates, "updates_per_s": round(self._per_s, 1)}
 
 
 def _state(status: MapServerStatus) -> str:

@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from chappe.cli import mesh
-from chappe.cli.rates import SMOOTH_S, Rate
 from chappe.cli.serving import STEP_S, Display
 from chappe.data.markup import many
+from chappe.observing.lines import RATE_POINTS_MAX, TimeSeries
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from chappe import Endpoint
 
+PEERS_MAX: Final = 20_000  # counters of peers that are remembered
 COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "dropped")
 
 
@@ -40,22 +41,19 @@ class PeerRow:
 class PeerRates:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._rates: dict[str, tuple[Rate, ...]] = {}  # in and out
+        self._counters = TimeSeries(PEERS_MAX, RATE_POINTS_MAX)
 
     def look(self) -> list[PeerRow]:
         now = time.monotonic()
         rows = []
-        before, self._rates = self._rates, {}
         for info in self._endpoint.peers():
             address = mesh.shown(info.address)
-            key = f"{info.id} {address}"
-            counters = (info.received, info.sent)
-            if key not in before:
-                before[key] = tuple(Rate(each, now, smooth_s=SMOOTH_S) for each in counters)
-            rates = self._rates[key] = before[key]
-            rate_in, rate_out = (round(rate.look(each, now), 1) for rate, each in zip(rates, counters, strict=True))
+            rates = [
+                round(self._counters.rise((info.id, address, way), count, now), 1)
+                for way, count in (("in", info.received), ("out", info.sent))
+            ]
             place = (info.id, address, info.dialled, info.original, info.status.name.lower())
-            rows.append(PeerRow(*place, rate_in, rate_out, *counters, info.buffered, info.dropped))
+            rows.append(PeerRow(*place, rates[0], rates[1], info.received, info.sent, info.buffered, info.dropped))
         return rows
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 from typer import Argument, Option
 
@@ -99,7 +98,7 @@ def list_running(as_json: options.Json = False) -> None:
     running = States().running()
     if as_json:
         for each in running:
-            print(json.dumps(asdict(each)))
+            show_json(msgspec.to_builtins(each))
         return
     if not running:
         print("no pipeline runs; start one with: chappe pipeline run FILE")
@@ -108,20 +107,18 @@ def list_running(as_json: options.Json = False) -> None:
 
     from chappe.cli.pipeline_run import PIPE_WIDTH, seconds
     from chappe.cli.screen import cell, wide_console
-    from chappe.spark.pipeline.progress import Numbers
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("name", "stage", "process", "since", "processed/s", "lag", "file"):
         table.add_column(name, overflow="fold" if name == "file" else "ellipsis", no_wrap=name != "file")
     for each in running:
-        numbers = [Numbers.from_dict(query) for query in each.queries]
-        lags = [n.lag_s for n in numbers]
+        lags = [query.lag_s for query in each.queries]
         table.add_row(
             cell(each.name),
             each.stage,
             str(each.pid),
             each.began,
-            f"{sum(n.rows_processed_s for n in numbers):,.0f}",
+            f"{sum(query.rows_processed_s for query in each.queries):,.0f}",
             seconds(None if None in lags else max(filter(None, lags), default=0.0)),
             cell(each.file),
         )
@@ -136,11 +133,10 @@ def status(name: Name, as_json: options.Json = False) -> None:
 
     found = States().find(name)
     if as_json:
-        print(json.dumps(asdict(found)))
+        show_json(msgspec.to_builtins(found))
         return
     from chappe.cli.pipeline_run import PIPE_WIDTH, tables
     from chappe.cli.screen import wide_console
-    from chappe.spark.pipeline.progress import Numbers
 
     console = wide_console(PIPE_WIDTH)
     lines = [
@@ -151,7 +147,7 @@ def status(name: Name, as_json: options.Json = False) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    console.print(*tables([Numbers.from_dict(each) for each in found.queries]))
+    console.print(*tables(found.queries))
 
 
 @app.command()

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from rich.console import Console, Group
 from rich.text import Text
 
@@ -24,14 +25,12 @@ from chappe.cli.console import exit_code, hand_signals, say, warn
 from chappe.cli.metrics import MetricsServer
 from chappe.cli.screen import Fitting, People, Screen
 from chappe.cli.units import human_bytes
-from chappe.dashboard.sources.pipelines import query_of
 from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.errors import AddressInUse, ChappeError, UsageError
-from chappe.observing import snapshot
 from chappe.observing.numbers import Family, of_pipelines
+from chappe.observing.snapshot import ObservedPipeline, ObservedQuery
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
-from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.running import PipelineFailed, RunningPipeline
 from chappe.spark.pipeline.states import Failure, PipelineState, States, started_at
 from chappe.spark.sentences import is_sparks, sentence
@@ -56,24 +55,24 @@ def show(screen: Screen, name: str, running: RunningPipeline, began: float) -> N
     )
 
 
-def line(numbers: Numbers) -> str:
+def line(numbers: ObservedQuery) -> str:
     if numbers.batch < 0:
-        return f"{numbers.query}: no batch yet"
+        return f"{numbers.name}: no batch yet"
     state = (
         f", state {many(numbers.state_rows, 'row')} ({human_bytes(numbers.state_bytes)})" if numbers.state_rows else ""
     )
     return (
-        f"{numbers.query}: {numbers.rows_in_s:,.0f} rows/s in, {numbers.rows_processed_s:,.0f} processed, "
+        f"{numbers.name}: {numbers.rows_in_s:,.0f} rows/s in, {numbers.rows_processed_s:,.0f} processed, "
         f"lag {many(numbers.lag_records, 'record')} ({seconds(numbers.lag_s)}), "
         f"batch {numbers.batch} took {numbers.batch_s:.2f} s, {numbers.rows:,} rows so far{state}"
     )
 
 
-def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
+def tables(numbers: Sequence[ObservedQuery]) -> tuple[Fitting, Fitting]:
     """Return tables of the queries, and of the lag of each of their topics."""
     queries = [
         (
-            each.query,
+            each.name,
             f"{each.rows_in_s:,.0f}",
             f"{each.rows_processed_s:,.0f}",
             f"{each.rows:,}",
@@ -87,7 +86,7 @@ def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
         for each in numbers
     ]
     lags = [
-        (each.query, readable_name(lag.topic), f"{lag.records:,}", human_bytes(lag.bytes), seconds(lag.seconds))
+        (each.name, readable_name(lag.topic), f"{lag.records:,}", human_bytes(lag.bytes), seconds(lag.seconds))
         for each in numbers
         for lag in each.lag
     ]
@@ -194,7 +193,7 @@ class PipelineRun:
             if time.monotonic() >= self.written_at + WRITE_S:
                 self.written_at = time.monotonic()
                 state.stage, state.updated = running.stage, _now()
-                state.queries = [each.as_dict() for each in running.numbers]
+                state.queries = running.numbers
                 self.states.write(state)
             running.join(STEP_S)
         self._tell(state, running)
@@ -209,9 +208,9 @@ class PipelineRun:
                 event = running.events.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(event, Numbers):
+            if isinstance(event, ObservedQuery):
                 if self.json:
-                    self._print(event="progress", **event.as_dict())
+                    self._print(event="progress", **msgspec.to_builtins(event))
                 continue
             for row in event.rows:
                 head = f'{{"event": "row", "query": {json.dumps(event.query)}, "row": ' if self.json else ""
@@ -279,5 +278,5 @@ def serve_metrics(
 
 
 def _numbers(pipeline: str, running: RunningPipeline) -> Iterable[Family]:
-    queries = tuple(query_of(each) for each in running.numbers)
-    return of_pipelines([snapshot.ObservedPipeline(pipeline, running.stage, os.getpid(), "", "", "", queries=queries)])
+    queries = tuple(running.numbers)
+    return of_pipelines([ObservedPipeline(pipeline, running.stage, os.getpid(), "", "", "", queries=queries)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -13,10 +12,11 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import mesh, options
-from chappe.cli.console import Bar, hand_signals, hear_warnings, say, tell, warn
+from chappe.cli.console import Bar, hand_signals, hear_warnings, say, show_json, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.data.markup import are, many
 from chappe.errors import UsageError
+from chappe.observing.lines import RATE_POINTS_MAX, TimeSeries
 from chappe.system import program
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from chappe.bridges.recorder import Recorded, Recorder
 
 PATIENCE_S: Final = 5.0  # then a warning says that nobody peers
-RATE_S: Final = 1.0  # the rate shown is an average over this time
 
 
 @options.with_groups
@@ -84,7 +83,7 @@ def record(
         with hand_signals(lambda _: recorder.stop()):  # a message that was taken is not forgotten half-way
             dialling.keep(endpoint, dialled)
             if as_json:
-                print(json.dumps(facts), flush=True)
+                show_json(facts)
             elif at is not None:
                 say(f"peers can dial {at}")
             with Bar("waiting for peers", quiet=as_json) as bar:
@@ -126,14 +125,11 @@ class _RecordingBar:
     def __init__(self, endpoint: Endpoint, bar: Bar) -> None:
         self._endpoint = endpoint
         self._bar = bar
-        self._rate = 0.0
-        self._at, self._records = 0.0, 0
+        self._counters = TimeSeries(points_max=RATE_POINTS_MAX)
         self._lonely_at: float | None = time.monotonic() + PATIENCE_S
 
     def show(self, now: Recorded) -> None:
-        if now.seconds - self._at >= RATE_S:
-            self._rate = (now.records - self._records) / (now.seconds - self._at)
-            self._at, self._records = now.seconds, now.records
+        rate = self._counters.rise("records", now.records, now.seconds)
         peers = sum(each.status.name == "PEERED" for each in self._endpoint.peers())
         if peers:
             self._lonely_at = None
@@ -143,7 +139,7 @@ class _RecordingBar:
         lost = f", {now.dropped:,} lost" if now.dropped else ""
         self._bar.update(
             f"{now.records:,} recorded, {now.left:,} not stored yet, {now.waiting:,} waiting{lost}, "
-            f"{self._rate:,.0f} messages/s, {many(peers, 'peer')}",
+            f"{rate:,.0f} messages/s, {many(peers, 'peer')}",
             now.records,
             None,
         )

@@ -29,6 +29,7 @@ from typer import Option
 from chappe.cli import options
 from chappe.cli.console import say, show_json, tell
 from chappe.errors import UsageError
+from chappe.observing.lines import RATE_POINTS_MAX, TimeSeries
 from chappe.security import Keys
 from chappe.system import settings
 
@@ -117,6 +118,7 @@ class Display(ABC):
     def __init__(self, title: str, as_json: bool) -> None:
         self.title = title
         self.as_json = as_json
+        self.counters = TimeSeries(points_max=RATE_POINTS_MAX)  # whose rates are shown
 
     @abstractmethod
     def look(self) -> None:
@@ -133,6 +135,10 @@ class Display(ABC):
     @abstractmethod
     def report(self) -> dict[str, Any]:
         """Return the same for a machine."""
+
+    def per_s(self, counter: str, count: int) -> float:
+        """The rate of a counter lately."""
+        return self.counters.rise(counter, count, time.monotonic())
 
     def say_news(self, events: Iterable[object]) -> None:
         for event in events:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
@@ -15,11 +16,11 @@ from chappe.api.log.lines import iso_time
 from chappe.cli import mesh, options
 from chappe.cli.console import check_reader, hear_warnings, warn, write_out
 from chappe.cli.following import Seconds, UntilInterrupted
-from chappe.cli.rates import SMOOTH_S, Rate
 from chappe.cli.units import human_bytes, place
 from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.errors import InvalidData
+from chappe.observing.lines import RATE_POINTS_MAX, TimeSeries
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -181,9 +182,11 @@ class Picture:
     def __init__(self, where: str) -> None:
         self._where = where
         self._topics: dict[bytes, _TopicTraffic] = {}
+        self._counters = TimeSeries(2 * TOPICS_MAX, RATE_POINTS_MAX)
         self._wants: dict[tuple[str, bytes], tuple[str, ...]] = {}
         self._last: deque[Passed] = deque(maxlen=LAST)
         self._seen = self._missed = 0
+        self._now = 0.0
 
     def add(self, shown: Shown, now: float) -> None:
         from chappe.api.taps import Subscribed
@@ -200,12 +203,13 @@ class Picture:
             self._last.append(each)
             if each.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
                 continue
-            topic = self._topics.setdefault(each.topic, _TopicTraffic(now))
+            topic = self._topics.setdefault(each.topic, _TopicTraffic())
             topic.messages += each.count
             topic.bytes += each.size
             topic.source = each.source
-        for topic in self._topics.values():
-            topic.look(now)
+            self._counters.note(each.topic, topic.messages, now)
+            self._counters.note((each.topic, "bytes"), topic.bytes, now)
+        self._now = now
 
     def __call__(self) -> RenderableType:
         from rich.console import Group
@@ -213,13 +217,14 @@ class Picture:
 
         from chappe.cli.screen import Fitting
 
-        busiest = sorted(self._topics.items(), key=lambda each: (-each[1].rate.per_s, -each[1].messages, each[0]))
+        rates = {topic: self._counters.rate(topic, self._now) for topic in self._topics}
+        busiest = sorted(self._topics.items(), key=lambda each: (-rates[each[0]], -each[1].messages, each[0]))
         rows = [
             (
                 name(topic),
                 f"{each.messages:,}",
-                f"{each.rate.per_s:,.0f}",
-                human_bytes(each.byte_rate.per_s),
+                f"{rates[topic]:,.0f}",
+                human_bytes(self._counters.rate((topic, "bytes"), self._now)),
                 each.source[:36],
             )
             for topic, each in busiest[:TOPICS]
@@ -245,16 +250,11 @@ class Picture:
         return f"tap at {self._where}: {many(self._seen, 'message')} seen{missed}; Ctrl-C stops"
 
 
+@dataclass(slots=True)
 class _TopicTraffic:
-    def __init__(self, now: float) -> None:
-        self.messages = self.bytes = 0
-        self.source = ""
-        self.rate = Rate(now=now, smooth_s=SMOOTH_S)
-        self.byte_rate = Rate(now=now, smooth_s=SMOOTH_S)
-
-    def look(self, now: float) -> None:
-        self.rate.look(self.messages, now)
-        self.byte_rate.look(self.bytes, now)
+    messages: int = 0
+    bytes: int = 0
+    source: str = ""
 
 
 def _watch(tap: Tap, where: str, seconds: float | None) -> None:

@@ -18,13 +18,14 @@ from chappe.cli.units import human_bytes, parse_moment
 from chappe.cli.watching import watchable
 from chappe.data.topic import Filter, similar
 from chappe.errors import ChappeError, TimedOut, UnknownTopic, UsageError
+from chappe.observing.snapshot import called
 
 if TYPE_CHECKING:
     from chappe.reading.offsets import Key, KnownPartition
     from chappe.reading.view import StoresView
+    from chappe.transports.queries import StoreClient
 
 DISCOVER_S: Final = 2.0
-SHORT: Final = 8  # characters of an id beside a name
 HURRY_S: Final = 1.0  # for optional facts
 PIPE_WIDTH: Final = 240  # of the table where no terminal says how wide it is
 
@@ -34,16 +35,14 @@ class Holdings(NamedTuple):
 
     known: Mapping[Key, KnownPartition]
     stores: Mapping[str, str]  # their ids, by the endpoints that ``known`` names
-    scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
-    refusals: Mapping[str, Sequence[tuple[str, str, int]]]  # store: identity, verb and how often, to administrators
+    clients: Mapping[str, StoreClient]  # with what each store tells of itself, by its id
     let_go: Mapping[
         Key, Mapping[str, int]
     ]  # the number of records that a store, by its endpoint, has and another let go
-    names: Mapping[str, str]  # names for people, of stores that have one, by their ids
 
     def call(self, store: str) -> str:
         """Return people's name for a store, with the beginning of its id."""
-        return _beside(self.names.get(store), store)
+        return called(self.clients[store].name, store)
 
 
 def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
@@ -76,11 +75,8 @@ def looking(reach: options.Reach, filters: Sequence[Filter]) -> Iterator[tuple[H
         except TimedOut:
             raise TimedOut(f"none of the {len(stores)} stores that {reach.named} knows answered") from None
         clients = {endpoint: client for endpoint in stores if (client := view.client(endpoint)) is not None}
-        scrubbed = {stores[endpoint]: client.scrubbed_us for endpoint, client in clients.items()}
-        refusals = {stores[endpoint]: client.refusals for endpoint, client in clients.items()}
-        names = {stores[endpoint]: client.name for endpoint, client in clients.items() if client.name}
         ids = {endpoint: stores[endpoint] for endpoint in clients}
-        yield Holdings(view.known, ids, scrubbed, refusals, view.let_go(), names), view
+        yield Holdings(view.known, ids, {ids[at]: client for at, client in clients.items()}, view.let_go()), view
 
 
 def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach) -> None:
@@ -166,16 +162,16 @@ def topics(
             show_json(row)
     else:
         _print_table(rows, held, partitions)
-        for store, at in sorted(held.scrubbed.items()):
-            when = f"at {iso_time(at)[:19]}Z" if at else "not yet"
+        for store, client in sorted(held.clients.items()):
+            when = f"at {iso_time(client.scrubbed_us)[:19]}Z" if client.scrubbed_us else "not yet"
             show(f"store {held.call(store)} last had all it keeps read and checked: {when}")
         for row in rows:
             for store, count in row["deleted_elsewhere"].items():
                 what = f"{count:,} record{'' if count == 1 else 's'} of topic {row['topic']}"
                 gets = "a store that joins empty gets them"
                 show(f"store {held.call(store)} has {what} that another store has let go; {gets}")
-        for store, refusals in sorted(held.refusals.items()):
-            for who, verb, count in refusals:
+        for store, client in sorted(held.clients.items()):
+            for who, verb, count in client.refusals:
                 times = f"{count:,} time{'' if count == 1 else 's'}"
                 show(f"store {held.call(store)} has refused since its start: {who} may not {verb}, {times}")
 
@@ -197,10 +193,6 @@ def _producers(reach: options.Reach) -> dict[str, str]:
     return {}
 
 
-def _beside(name: str | None, address: str) -> str:
-    return f"{name} ({address[:SHORT]})" if name else address[:SHORT]
-
-
 def _facts(keys: Sequence[Key], held: Holdings, producers: Mapping[str, str], by_partition: bool) -> dict[str, Any]:
     from chappe.reading.topics import TopicSummary
 
@@ -220,7 +212,7 @@ def _facts(keys: Sequence[Key], held: Holdings, producers: Mapping[str, str], by
         "oldest": None if found.oldest is None else iso_time(found.oldest),
         "newest": None if found.newest is None else iso_time(found.newest),
         "stores": stores,
-        "names": {each: held.names[each] for each in stores if each in held.names},
+        "names": {each: name for each in stores if (name := held.clients[each].name)},
         "deleted_elsewhere": dict(sorted(elsewhere.items())),
     }
 

@@ -24,6 +24,8 @@ from chappe.errors import UsageError
 _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+MASTER_SUFFIX: Final = b"/<$>/data/master"  # of the topic at which the master of a data store listens ...
+CLONE_SUFFIX: Final = b"/<$>/data/clone"  # ... and its clones do
 
 
 def is_endpoint(text: str) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from chappe.data.given import as_text
+from chappe.data.topic import CLONE_SUFFIX, MASTER_SUFFIX
 from chappe.defaults import STORE_NAME_BYTES_MAX
 from chappe.errors import UsageError
 
-MASTER_SUFFIX: Final = b"/<$>/data/master"
-CLONE_SUFFIX: Final = b"/<$>/data/clone"
 _SUFFIXES: Final = (MASTER_SUFFIX, CLONE_SUFFIX)
 EVENTS_PREFIX: Final = b"<$>/local/data/store-events/"
 

@@ -98,8 +98,11 @@ class TrafficReport(msgspec.Struct, frozen=True, array_like=True):
 _decoder: Final = msgspec.msgpack.Decoder(TrafficReport)
 
 
-def parse_report(body: bytes) -> TrafficReport:
-    """Return an answer's content; a newer format's additions at its end are ignored. Raises ProtocolError."""
+def parse_report(teller: str, body: bytes) -> TrafficReport:
+    """Return a node's answer, without what it says of others than itself and whom it carries. Raises ProtocolError.
+
+    A newer format's additions at its end are ignored.
+    """
     try:
         report = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,13 +110,15 @@ def parse_report(body: bytes) -> TrafficReport:
     counts = [count for row in (*report.came, *report.answered) for count in row[1:]]
     if any(not isinstance(each, int) or each < 0 for each in (report.waiting, *counts)):
         raise ProtocolError("traffic report: invalid number")
+    carries = report.carries[:ROWS_MAX]
+    own = {teller, *carries}
     return msgspec.structs.replace(
         report,
-        carries=report.carries[:ROWS_MAX],
+        carries=carries,
         came=report.came[:ROWS_MAX],
         answered=report.answered[:ROWS_MAX],
-        names=tuple([each for each in report.names[:ROWS_MAX] if is_label(each[1])]),
-        readers=tuple(_within_bounds(report.readers)),
+        names=tuple([each for each in report.names[:ROWS_MAX] if each[0] in own and is_label(each[1])]),
+        readers=tuple(_within_bounds([each for each in report.readers if each.address in own])),
     )
 
 

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from chappe.data.binary import decode, encode
 from chappe.data.values import Value
@@ -46,6 +45,11 @@ class LinkReport(NamedTuple):
     received: int
     waiting: int
     dropped: int
+
+    @staticmethod
+    def of(peer: PeerInfo) -> LinkReport:
+        """Make it of an endpoint's own link."""
+        return LinkReport(peer.id or "", peer.sent, peer.received, peer.buffered, peer.dropped)
 
 
 class StoreReport(NamedTuple):
@@ -142,10 +146,7 @@ class Reporting:
             return b""
         self._answered.append(now)
         there = sorted((each for each in peers if each.peer_id is not None), key=lambda each: each.peer_id or b"")
-        rows = tuple(
-            (str(UUID(bytes=each.peer_id)), each.sent, each.received, each.buffered, each.dropped)
-            for each in there[:ROWS_MAX]
-        )
+        rows = tuple([tuple(LinkReport.of(each)) for each in there[:ROWS_MAX]])
         kept = tuple([tuple(each) for each in islice(stores, ROWS_MAX) if len(each.name) <= NAME_MAX])
         return encode((FORMAT, number, self.tls, rows, kept, _cut(lives)))
 

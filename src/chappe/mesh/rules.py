@@ -29,6 +29,7 @@ from typing import Final
 from uuid import UUID
 
 from chappe.compiled import Frozen
+from chappe.data.topic import CLONE_SUFFIX, MASTER_SUFFIX
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import COMMAND
 from chappe.permissions.rules import (
@@ -46,8 +47,6 @@ from chappe.permissions.rules import (
 )
 
 JOIN: Final = "join"  # what is refused to who may nothing at all; not a verb of the file
-_TO_MASTER: Final = b"/<$>/data/master"  # as ``kv.entity`` has them
-_TO_CLONES: Final = b"/<$>/data/clone"
 _STORES: Final = b"/<$>/data/"
 COMMAND_HEAD: Final = 57  # bytes of a data store's command up to its kind ...
 _WRITES_BELOW: Final = 8  # ... and which of them are writes
@@ -218,19 +217,19 @@ def _text(subject: bytes) -> str:
 
 def _to_send(topic: bytes, payload: bytes) -> tuple[Verbs, bytes]:
     """Return the verbs needed to send a command, and the topic or data store to check them against."""
-    if topic.endswith(_TO_CLONES):
-        return _MASTERS, topic.removesuffix(_TO_CLONES)
-    if topic.endswith(_TO_MASTER):
+    if topic.endswith(CLONE_SUFFIX):
+        return _MASTERS, topic.removesuffix(CLONE_SUFFIX)
+    if topic.endswith(MASTER_SUFFIX):
         writes = payload[COMMAND_HEAD - 1 : COMMAND_HEAD] < bytes((_WRITES_BELOW,))
-        return _WRITERS if writes else _CLONES, topic.removesuffix(_TO_MASTER)
+        return _WRITERS if writes else _CLONES, topic.removesuffix(MASTER_SUFFIX)
     return _PUBLISHERS, topic
 
 
 def _to_get(topic: bytes) -> tuple[Verbs, bytes]:
     """Return the verbs needed to receive a topic whose kind is not known yet; a master listens to other masters."""
     if _STORES in topic:
-        if topic.endswith(_TO_CLONES):
-            return _CLONES, topic.removesuffix(_TO_CLONES)
-        if topic.endswith(_TO_MASTER):
-            return _MASTERS, topic.removesuffix(_TO_MASTER)
+        if topic.endswith(CLONE_SUFFIX):
+            return _CLONES, topic.removesuffix(CLONE_SUFFIX)
+        if topic.endswith(MASTER_SUFFIX):
+            return _MASTERS, topic.removesuffix(MASTER_SUFFIX)
     return _SUBSCRIBERS, topic

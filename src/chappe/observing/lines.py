@@ -29,7 +29,8 @@ DAY: Final = LineSpan(86_400.0, 300.0)
 
 POINTS_MAX: Final = 300  # of one series: five minutes where something changes every second
 SERIES_MAX: Final = 2_000  # 16 bytes a point: 15 KiB each with hour and day, 30 MiB all, if all change all day
-RATE_S: Final = 5.0  # a rate is of the last seconds
+RATE_S: Final = 5.0  # a rate is of the last seconds ...
+RATE_POINTS_MAX: Final = 12  # ... for which so many points are enough
 SHARE_MIN: Final = 0.2  # of a step; a rate over less of one says nothing
 
 
@@ -117,6 +118,11 @@ class TimeSeries:
         begin = max(now - over_s, tiers[0].begin)
         passed = now - begin
         return max(0.0, tiers[0].last - tiers[0].at(begin)) / passed if passed > 0 else 0.0
+
+    def rise(self, key: Hashable, value: float, now: float) -> float:
+        """Note a counter; return its rise per second lately."""
+        self.note(key, value, now)
+        return self.rate(key, now)
 
     def gauge(self, key: Hashable, now: float, span: LineSpan) -> list[Point]:
         """Values at the steps of a span; times are seconds before now, negative."""

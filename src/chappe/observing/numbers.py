@@ -15,8 +15,8 @@ LINKS_TOLD: Final = 2_000  # those with the most frames; of further ones there a
 
 _QUERY_GAUGES: Final = (
     ("batch_rows", "Rows of the newest batch", "batch_rows"),
-    ("rows_in_per_second", "Rows a second that came in with the newest batch", "in_per_s"),
-    ("rows_processed_per_second", "Rows a second that the newest batch processed", "done_per_s"),
+    ("rows_in_per_second", "Rows a second that came in with the newest batch", "rows_in_s"),
+    ("rows_processed_per_second", "Rows a second that the newest batch processed", "rows_processed_s"),
     ("batch_seconds", "Duration of the newest batch", "batch_s"),
     ("batch", "Number of the newest batch", "batch"),
     ("state_rows", "Rows in the state of the query", "state_rows"),
@@ -50,7 +50,7 @@ def of_pipelines(pipelines: Iterable[ObservedPipeline]) -> Iterator[Family]:
         for name, meaning, field in names:
             samples = [((pipeline, query.name), float(getattr(query, field))) for pipeline, query in queries]
             yield Family(f"chappe_pipeline_{name}", meaning, kind, labels, samples)  # type: ignore[arg-type]
-    lags = [((pipeline, query.name, lag.topic), lag) for pipeline, query in queries for lag in query.lags]
+    lags = [((pipeline, query.name, lag.topic), lag) for pipeline, query in queries for lag in query.lag]
     by_topic = (*labels, "topic")
     records = [(at, float(lag.records)) for at, lag in lags]
     sizes = [(at, float(lag.bytes)) for at, lag in lags]

@@ -16,7 +16,7 @@ import msgspec
 
 from chappe.observing.health import problems_of
 from chappe.observing.history import History
-from chappe.observing.lines import DAY, HOUR, MINUTES, RATE_S, LineSpan, Point, TimeSeries
+from chappe.observing.lines import DAY, HOUR, MINUTES, RATE_POINTS_MAX, RATE_S, LineSpan, Point, TimeSeries
 from chappe.observing.snapshot import (
     LINKS_MAX,
     MEMBERS_MAX,
@@ -36,7 +36,6 @@ from chappe.observing.snapshot import (
 TOPICS_MAX: Final = 200_000  # known by name; further ones are counted alone
 COUNTED: Final = ("sent", "received", "sent_bytes", "received_bytes")  # of links, each with a rate
 LINK_SERIES_MAX: Final = len(COUNTED) * LINKS_MAX
-LINK_POINTS_MAX: Final = 12  # enough for a rate
 SPARK: Final = LineSpan(MINUTES.last_s, HOUR.step_s)  # of the rate beside a topic's name
 SPARK_MAX: Final = 16
 _DIGITS: Final = "0123456789abcdefg"
@@ -57,7 +56,7 @@ class SystemObserver:
         self._topics: OrderedDict[str, ObservedTopic] = OrderedDict()  # the one that changed last is last
         self._topics_left_out: set[str] = set()
         self._lines = TimeSeries(coarser=(HOUR, DAY))
-        self._links = TimeSeries(LINK_SERIES_MAX, LINK_POINTS_MAX)
+        self._links = TimeSeries(LINK_SERIES_MAX, RATE_POINTS_MAX)
         self._history = History()
         self._problems: dict[str, HealthProblem] = {}
         self._problems_left_out = 0
@@ -182,7 +181,7 @@ class SystemObserver:
         for pipeline in [each for part in self._parts.values() for each in part.pipelines]:
             for query in pipeline.queries:
                 name = pipeline.name if query.name == pipeline.name else f"{pipeline.name}: {query.name}"
-                for lag in query.lags:
+                for lag in query.lag:
                     found.setdefault(lag.topic, []).append(ObservedReader(name, "pipeline", lag.records))
                     reading.setdefault(f"pipeline {pipeline.name}", {})[lag.topic] = None
                     self._lines.note(("lag", lag.topic, name), lag.records, now)

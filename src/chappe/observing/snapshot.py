@@ -27,6 +27,7 @@ TOPICS_SHOWN: Final = 500  # of a snapshot, those that changed last
 NAMES_MAX: Final = 50  # writers, stores and readers of one topic
 PROBLEMS_MAX: Final = 200
 HISTORY_MAX: Final = 1_000  # changes of statuses that are remembered
+SHORT: Final = 8  # characters of an address beside a label
 
 
 class ObservedMember(msgspec.Struct, frozen=True):
@@ -176,7 +177,10 @@ class ObservedStore(msgspec.Struct, frozen=True):
 
 
 class ObservedLag(msgspec.Struct, frozen=True):
-    """The distance of a query from the end of one topic; ``seconds`` None: unknown."""
+    """The lag of a query behind one topic: records, and about how many bytes they have at the stores.
+
+    ``seconds`` is the age of the moment at which the topic ended where the query is now; None if unknown.
+    """
 
     topic: str
     records: int
@@ -185,25 +189,37 @@ class ObservedLag(msgspec.Struct, frozen=True):
 
 
 class ObservedQuery(msgspec.Struct, frozen=True):
-    """One streaming query of a pipeline; rates are rows a second. ``lag_s`` None: unknown.
+    """One streaming query of a pipeline after its newest batch; totals since its run began.
 
-    ``rows`` and ``batches`` are those since it was started; ``lags`` are by topic.
+    Rates are in rows a second, ``state_bytes`` is Spark's own estimate. ``watermark`` is ISO 8601 in UTC, or empty.
+    ``late_rows`` were left out because they came after the watermark.
     """
 
-    name: str
-    batch: int
-    batch_rows: int
-    batch_s: float
-    in_per_s: float
-    done_per_s: float
-    late_rows: int
-    state_rows: int
-    state_bytes: int
-    lag_records: int
-    lag_s: float | None
+    name: str = msgspec.field(name="query")
+    batch: int = -1
+    at: str = ""
+    batch_rows: int = 0
+    batch_s: float = 0.0
+    rows_in_s: float = 0.0
+    rows_processed_s: float = 0.0
     rows: int = 0
     batches: int = 0
-    lags: tuple[ObservedLag, ...] = ()
+    late_rows: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    watermark: str = ""
+    lag: tuple[ObservedLag, ...] = ()
+
+    @property
+    def lag_records(self) -> int:
+        """The records behind, of all topics together."""
+        return sum(each.records for each in self.lag)
+
+    @property
+    def lag_s(self) -> float | None:
+        """The seconds behind in the topic that lags most; None if that is unknown for any that lags."""
+        seconds = [each.seconds for each in self.lag]
+        return None if None in seconds else max((each for each in seconds if each is not None), default=0.0)
 
 
 class ObservedPipeline(msgspec.Struct, frozen=True):
@@ -297,6 +313,12 @@ class SystemSnapshot(msgspec.Struct, frozen=True):
 def readable(text: str) -> str:
     """A name from somebody else as text that any encoder takes: bytes that are not UTF-8 as ``\\x`` and two digits."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def called(label: str, address: str) -> str:
+    """A member's label with the beginning of its address, or that alone if it has no label."""
+    short = readable(address)[:SHORT]
+    return f"{label} ({short})" if label else short
 
 
 def to_json(snapshot: SystemSnapshot) -> bytes:

@@ -99,7 +99,6 @@ class StorePorts(LogPorts):
         elif keeping is not None:
             self._role = OrderedRole(self.store, keeping)
         super().__init__(self._role, meeting, on_report=on_report, takes=PRODUCERS, views=False)
-        self.core.traffic.names[address] = name
         try:
             self._router, self.store.endpoint = meeting.open_router()
         except BaseException:

@@ -14,7 +14,7 @@ import msgspec
 from chappe.errors import StorageFormat
 from chappe.log.sources import Key
 from chappe.log.traffic import where_kept
-from chappe.storage.segments.files import check_format, file_ops, hold_identity, trying
+from chappe.storage.segments.files import FileOps, check_format, file_ops, hold_identity, trying
 from chappe.storage.small_files import FORMAT, encode_small, load_small
 from chappe.system.limits import need_descriptors
 
@@ -48,7 +48,7 @@ class Positions:
         self._ops = file_ops()
         self._lock = hold_identity(self._ops, self._directory, "consumer", "close")
         with trying(f"read the positions in {self._path}", self.close):
-            self.committed = self._load()
+            self.committed = load_positions(self._ops, self._path)
 
     def commit(self, positions: dict[Key, int]) -> None:
         """Keep positions, and those kept before of other partitions; returns when they are on disk.
@@ -64,18 +64,20 @@ class Positions:
     def close(self) -> None:
         self._lock.close()
 
-    def _load(self) -> dict[Key, int]:
-        try:
-            found = load_small(self._ops, self._path)
-            if found is None:
-                return {}
-            check_format(found.content, FORMAT, self._path)
-            if not found.checked:
-                raise ValueError("its checksum is wrong")
-            rows = found.fields(_PositionsContent).positions
-        except ValueError as error:
-            raise StorageFormat(
-                f"{self._path} does not hold a consumer's positions, or is damaged ({error}): restore it from a "
-                "backup, or remove it to start anew, where the consumer's reset says"
-            ) from None
-        return {(topic, partition): offset for topic, partition, offset in rows}
+
+def load_positions(ops: FileOps, path: Path) -> dict[Key, int]:
+    """The positions in a file; none if it does not exist. Raises StorageFormat, OSError."""
+    try:
+        found = load_small(ops, path)
+        if found is None:
+            return {}
+        check_format(found.content, FORMAT, path)
+        if not found.checked:
+            raise ValueError("its checksum is wrong")
+        rows = found.fields(_PositionsContent).positions
+    except ValueError as error:
+        raise StorageFormat(
+            f"{path} does not hold a consumer's positions, or is damaged ({error}): restore it from a "
+            "backup, or remove it to start anew, where the consumer's reset says"
+        ) from None
+    return {(topic, partition): offset for topic, partition, offset in rows}

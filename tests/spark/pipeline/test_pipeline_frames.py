@@ -12,10 +12,10 @@ from tests.spark.fake_store import FakeStore
 from tests.waiting import SPARK_S
 
 from chappe.log.batch import encode_batch
+from chappe.observing.snapshot import ObservedQuery
 from chappe.spark import table_rows
 from chappe.spark.pipeline.frames import prepare
 from chappe.spark.pipeline.model import PipelineInvalid
-from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.reading import read_pipeline
 from chappe.spark.pipeline.running import PipelineFailed, RunningPipeline
 
@@ -194,7 +194,7 @@ def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: P
     assert numbers.lag_records == 0
     assert [each.topic for each in numbers.lag] == ["t"]
     assert numbers.state_rows == 1
-    assert isinstance(second.events.get_nowait(), Numbers)
+    assert isinstance(second.events.get_nowait(), ObservedQuery)
 
     changed = path.read_text().replace("metric, sum", "sum").replace(', metric"', '"')
     path.write_text(changed)

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from chappe.cli.pipeline_run import line, seconds, serve_metrics, tables
 from chappe.errors import AddressInUse
-from chappe.spark.pipeline.progress import Lag, Numbers
+from chappe.observing.snapshot import ObservedLag, ObservedQuery
 
-NUMBERS = Numbers(
+NUMBERS = ObservedQuery(
     "q",
     batch=3,
     batch_s=0.5,
@@ -22,7 +22,7 @@ NUMBERS = Numbers(
     rows=5000,
     state_rows=2,
     state_bytes=2048,
-    lag=(Lag("t", 7, 1.25, 900), Lag('odd "name"', 3, None)),
+    lag=(ObservedLag("t", 7, 1.25, 900), ObservedLag('odd "name"', 3, None)),
 )
 
 
@@ -56,7 +56,7 @@ def test_prometheus_is_served_everything() -> None:
 
 
 def test_people_get_a_line_or_tables() -> None:
-    assert line(Numbers("q")) == "q: no batch yet"
+    assert line(ObservedQuery("q")) == "q: no batch yet"
     assert line(NUMBERS) == (
         "q: 1,234 rows/s in, 0 processed, lag 10 records (? s), batch 3 took 0.50 s, 5,000 rows so far, "
         "state 2 rows (2.0 KiB)"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from chappe.spark.pipeline.progress import LOOKS_MAX, Lag, Numbers, Tracker
+from chappe.observing.snapshot import ObservedLag, ObservedQuery
+from chappe.spark.pipeline.progress import LOOKS_MAX, Tracker
 
 
 def progress(batch: int, head: dict[str, Any] | None, end: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def test_rates_state_and_totals() -> None:
     assert (found.rows, found.batches, found.batch) == (20, 2, 1)
     assert found.watermark == "2026-01-01T00:00:05.000Z"
     assert tracker.idle().rows_in_s == 0.0
-    assert Numbers.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(found))), ObservedQuery) == found
 
 
 def test_lag_in_records_is_what_the_stores_have_more() -> None:
@@ -76,9 +78,9 @@ def test_bytes_of_the_lag_are_those_that_the_source_says() -> None:
     heads: Any = {"": {"a": 700}, "a": {"p": 20}, "b": {"p": 5}}
     found = Tracker("q").take(progress(1, heads, {"a": {"p": 13}, "b": {"p": 5}}), now=0.0)
     assert [(each.topic, each.records, each.bytes) for each in found.lag] == [("a", 7, 700), ("b", 0, 0)]
-    assert Numbers.from_dict(json.loads(json.dumps(found.as_dict()))) == found
-    older = found.as_dict() | {"lag": [{"topic": "a", "records": 7, "seconds": None}]}
-    assert Numbers.from_dict(older).lag == (Lag("a", 7, None),)
+    assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(found))), ObservedQuery) == found
+    older = msgspec.to_builtins(found) | {"lag": [{"topic": "a", "records": 7, "seconds": None}]}
+    assert msgspec.convert(older, ObservedQuery).lag == (ObservedLag("a", 7, None),)
 
 
 def test_a_topic_read_twice_lags_as_its_slower_reader() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S
 
+from chappe.observing.snapshot import ObservedQuery
 from chappe.spark.pipeline.states import PipelineNotRunning, PipelineRunning, PipelineState, States, started_at
 
 pytest.importorskip("psutil")
@@ -42,7 +43,7 @@ def test_readers_see_what_was_written_last(tmp_path: Path) -> None:
     states = States(tmp_path)
     mine = state("a")
     with states.claim(mine):
-        mine.stage, mine.queries = "running", [{"query": "q", "lag": []}]
+        mine.stage, mine.queries = "running", [ObservedQuery("q")]
         states.write(mine)
         assert states.find("a") == mine
     assert sorted(each.name for each in tmp_path.iterdir()) == ["lock"]

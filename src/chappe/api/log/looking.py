@@ -80,7 +80,7 @@ class _Watch(ProducingMember):
         if isinstance(message, StoreInfo):
             self.stores[message.address] = StoreAddress(message.store_id, message.endpoint)
         elif isinstance(message, TrafficTold) and message.topic == self.address:
-            report = parse_report(message.body)
+            report = parse_report(message.address, message.body)
             if message.address in self.reports or len(self.reports) < NODES_MAX:
                 self.reports[message.address] = now, report
         return []
@@ -192,12 +192,7 @@ class LogWatch:
                 introduced_at = min(introduced_at, now)
             all_told = bool(nodes) and reports.keys() >= set(nodes) and now >= introduced_at + TOLD_S
             if all_told or now >= began + within_s:
-                return {
-                    address: label
-                    for node, report in reports.items()
-                    for address, label in report.names
-                    if address == node or address in report.carries
-                }
+                return {address: label for report in reports.values() for address, label in report.names}
             self.ask(nodes, [each for each in nodes if each not in asked])
             asked.update(nodes)
             heard = len(reports)

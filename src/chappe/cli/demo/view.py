@@ -16,8 +16,8 @@ from rich.text import Text
 from chappe.cli.charts import curve
 from chappe.cli.demo.query import WINDOW_S, WindowRow, Windows
 from chappe.cli.units import count, delay, quantity, rate
+from chappe.observing.lines import RATE_POINTS_MAX, TimeSeries
 
-RATE_S: Final = 5.0  # rates are of about the last seconds
 LATELY_MAX: Final = 60  # values kept for the small curve
 METRICS_MAX: Final = 1000  # that are shown
 
@@ -37,7 +37,7 @@ class Flow:
     newest: dict[str, tuple[float, str]] = field(default_factory=dict)  # value and unit
     lately: dict[str, deque[float]] = field(default_factory=dict)
     _told: object = None
-    _samples: deque[tuple[float, int, int, int]] = field(default_factory=deque)
+    _counters: TimeSeries = field(default_factory=lambda: TimeSeries(points_max=RATE_POINTS_MAX))
 
     def hear(self, facts: Mapping[str, Any]) -> None:
         first = int(facts.get("first", 0))
@@ -51,14 +51,15 @@ class Flow:
                 if metric in self.newest or len(self.newest) < METRICS_MAX:
                     self.newest[metric] = (value, unit)
                     self.lately.setdefault(metric, deque(maxlen=LATELY_MAX)).append(value)
-        self._sample()
+        for name, counted in (("sent", self.sent), ("stored", self.stored), ("windows", self.windows)):
+            self._counters.note(name, counted, self.clock())
 
     def unit(self, metric: str) -> str:
         return self.newest[metric][1] if metric in self.newest else ""
 
     @property
     def records(self) -> str:
-        sent, stored, _ = self._rates()
+        sent, stored = self._rate("sent"), self._rate("stored")
         soon = f" after {delay(self.stored_s)}" if self.stored_s is not None else ""
         return f"{count(self.sent)} sent ({rate(sent)}), {count(self.stored)} stored ({rate(stored)}){soon}"
 
@@ -66,23 +67,13 @@ class Flow:
     def counted(self) -> str:
         if not self.batches:
             return "none yet"
-        *_, windows = self._rates()
         soon = f" after {delay(self.windows_s)}" if self.windows_s is not None else ""
         batches = f"{count(self.batches)} batch{'es' if self.batches > 1 else ''}"
-        return f"{count(self.in_windows)} values in {batches}, {quantity(windows)} windows/s,{soon}".rstrip(",")
+        windows = quantity(self._rate("windows"))
+        return f"{count(self.in_windows)} values in {batches}, {windows} windows/s,{soon}".rstrip(",")
 
-    def _sample(self) -> None:
-        now = self.clock()
-        self._samples.append((now, self.sent, self.stored, self.windows))
-        while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_S:
-            self._samples.popleft()
-
-    def _rates(self) -> tuple[float, float, float]:
-        if len(self._samples) < 2 or self._samples[-1][0] <= self._samples[0][0]:
-            return 0.0, 0.0, 0.0
-        (then, *before), (now, *after) = self._samples[0], self._samples[-1]
-        sent, stored, windows = ((b - a) / (now - then) for a, b in zip(before, after, strict=True))
-        return sent, stored, windows
+    def _rate(self, counter: str) -> float:
+        return self._counters.rate(counter, self.clock())
 
 
 CURVE_MIN: Final = 8  # characters of the small curve

@@ -72,13 +72,13 @@ def _row(query: ObservedQuery) -> dict[str, object]:
     if query.batch < 0:
         numbers = ("in", "done", "lag", "lag_b", "lag_s", "last", "late", "state")
         return {"id": query.name, "name": query.name, "batch": ("none yet", -1), **dict.fromkeys(numbers, ("", -1))}
-    behind = sum(each.bytes for each in query.lags)
+    behind = sum(each.bytes for each in query.lag)
     return {
         "id": query.name,
         "name": query.name,
         "batch": (f"{query.batch:,}", query.batch),
-        "in": (rate(query.in_per_s), query.in_per_s),
-        "done": (rate(query.done_per_s), query.done_per_s),
+        "in": (rate(query.rows_in_s), query.rows_in_s),
+        "done": (rate(query.rows_processed_s), query.rows_processed_s),
         "lag": (f"{query.lag_records:,}", query.lag_records),
         "lag_b": (size(behind), behind),
         "lag_s": ("unknown", -1) if query.lag_s is None else (f"{query.lag_s:.1f}", query.lag_s),

@@ -14,7 +14,7 @@ from typing import Final
 
 from chappe.api.log.looking import LogMember, LogWatch
 from chappe.dashboard.pages.words import duration, size
-from chappe.dashboard.sources.log_readers import SHORT, Labels, LogReaders, beside
+from chappe.dashboard.sources.log_readers import Labels, LogReaders
 from chappe.dashboard.sources.passing import NodeIds, Passing
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
@@ -27,10 +27,12 @@ from chappe.observing.snapshot import (
     ObservedPart,
     ObservedReader,
     ObservedTopic,
+    called,
     readable,
 )
 from chappe.reading.offsets import Key, KnownPartition
 from chappe.reading.selection import Selection
+from chappe.reading.topics import TopicSummary
 from chappe.reading.view import StoresView
 from chappe.security import LogSecurity
 from chappe.system import machine, started
@@ -215,28 +217,27 @@ class LogSource:
     ) -> ObservedTopic:
         parts = self._partitions[name]
         writers = sorted(parts)[:NAMES_MAX]
-        kept = [each for each in parts.values() if each.next > each.first]
-        stores = {held[endpoint] for each in parts.values() for endpoint in each.holders if endpoint in held}
+        found = TopicSummary.of(name, list(parts.values()))
         return ObservedTopic(
             name=readable(name),
-            partitions=len(parts),
-            records=sum(each.next - each.first for each in parts.values()),
+            partitions=found.partitions,
+            records=found.records,
             end=sum(each.next for each in parts.values()),
-            bytes=sum(each.bytes for each in parts.values()),
-            oldest=min((each.timestamp_min for each in kept), default=0),
-            newest=max((each.timestamp_max for each in kept), default=0),
+            bytes=found.bytes,
+            oldest=found.oldest or 0,
+            newest=found.newest or 0,
             writers=tuple(readable(each) for each in writers),
             names=tuple(self._labels.of(each) for each in writers),
-            stores=tuple(sorted(stores)[:NAMES_MAX]),
+            stores=tuple(sorted(held[each] for each in found.stores if each in held)[:NAMES_MAX]),
             readers=readers[:NAMES_MAX],
-            retention=self._retention(name, parts.values()),
+            retention=self._retention(name, found.stores),
             live=any(name.startswith(each) for each in live),
         )
 
-    def _retention(self, topic: str, parts: Iterable[KnownPartition]) -> str:
+    def _retention(self, topic: str, stores: Iterable[str]) -> str:
         """Return the retention of a topic in words; of each store where they differ."""
         found: dict[str, None] = {}
-        for endpoint in sorted({endpoint for each in parts for endpoint in each.holders}):
+        for endpoint in stores:
             client = self._view.client(endpoint)
             if client is not None and client.retention is not None:
                 found[kept_of(topic, client.retention)] = None
@@ -299,19 +300,19 @@ class LogSource:
 
     def _member(self, seen: LogMember, away: set[str], carries: Collection[str], *, looks: bool) -> ObservedMember:
         port, _, identity = seen.endpoint.rpartition(":")[2].partition("#")
-        label = self._labels.of_node(seen.address, carries)
-        if seen.store is not None and not label and (client := self._view.client(seen.store.endpoint)) is not None:
-            label = client.name
+        client = None if seen.store is None else self._view.client(seen.store.endpoint)
+        label = self._labels.of_node(seen.address, carries) if client is None else client.name
         name = f"{identity}: {label}" if identity and label else identity or label
         if seen.store is not None:
             silent = seen.store.endpoint in away
-            if name:
+            if client is not None and name:
                 self._labels.note(seen.store.store_id, name)
                 self._labels.note(seen.store.endpoint, name)
+            name = self._labels.of(seen.store.store_id)
             return ObservedMember(
                 seen.address,
                 "store",
-                _called(name, seen.store.store_id),
+                called(name, seen.store.store_id),
                 seen.endpoint,
                 "does not answer" if silent else "there",
                 "failed" if silent else "good",
@@ -345,19 +346,19 @@ class LogSource:
                 self.mend,
             )
         for store_id, endpoint in self._missed.left(time.monotonic()):
-            called = _called(self._labels.of(store_id), store_id)
+            store = called(self._labels.of(store_id), store_id)
             yield HealthProblem(
                 f"left {store_id}",
                 "warning",
-                f"Store {called}, which was at {endpoint}, has left: what it alone has cannot be read.",
+                f"Store {store}, which was at {endpoint}, has left: what it alone has cannot be read.",
                 f"If that was not meant to be, start it again with: {self._store(store_id)}",
             )
         for endpoint in sorted({*self._view.away, *self._missed.silent()}):
-            called = f"{label} " if (label := self._labels.of(endpoint)) else ""
+            named = f"{label} " if (label := self._labels.of(endpoint)) else ""
             yield HealthProblem(
                 f"store {endpoint}",
                 "failed",
-                f"The store {called}at {endpoint} does not answer: what it alone has cannot be read.",
+                f"The store {named}at {endpoint} does not answer: what it alone has cannot be read.",
                 f"Look whether its process runs and its disk has room; start it again with: {self._store(endpoint)}",
             )
 
@@ -373,8 +374,3 @@ def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None,
             ]
             return ", ".join(said) or "everything, for ever"
     return "everything, for ever"
-
-
-def _called(label: str, store_id: str) -> str:
-    """Return a store's name for people: its label, if it told one, and the beginning of its id."""
-    return beside(label, store_id) if label else readable(store_id)[:SHORT]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chappe.api.identity import IDENTITY
+from chappe.errors import StorageFormat
 from chappe.log.traffic import TrafficReport
-from chappe.observing.snapshot import NAMES_MAX, ObservedReader, readable
+from chappe.observing.snapshot import NAMES_MAX, SHORT, ObservedReader, called, readable
 from chappe.reading.offsets import Key, KnownPartition
-from chappe.storage.positions import kept_at
+from chappe.storage.positions import kept_at, load_positions
+from chappe.storage.segments.files import file_ops
 
 LABELS_MAX: Final = 20_000  # that are remembered; those told first are forgotten
-SHORT: Final = 8  # characters of an address beside a label
 OF_NODE_MAX: Final = 3  # labels that name a node which carries several members
 
 
@@ -29,10 +29,9 @@ class Labels:
     def take(self, reports: Mapping[str, TrafficReport]) -> set[str]:
         """Note what nodes told of themselves and of whom they carry; return the addresses that are called anew."""
         changed = set()
-        for node, report in reports.items():
-            own = {node, *report.carries}
+        for report in reports.values():
             for address, label in report.names:
-                if address in own and self._known.get(address) != label:
+                if self._known.get(address) != label:
                     changed.add(address)
                     self.note(address, label)
         return changed
@@ -62,7 +61,7 @@ class Labels:
 
 def beside(label: str, address: str) -> str:
     """Return a label with the beginning of an address, or the address alone if there is no label."""
-    return f"{label} ({readable(address)[:SHORT]})" if label else readable(address)
+    return called(label, address) if label else readable(address)
 
 
 class ConsumerCommits(NamedTuple):
@@ -86,9 +85,7 @@ def committed_elsewhere(
     names: set[str] = set()
     for node, report in sorted(reports.items()):
         for each in report.readers:
-            if not IDENTITY.fullmatch(each.identity) or each.address not in report.carries:
-                continue
-            if each.kept == kept_here(each.identity):
+            if not IDENTITY.fullmatch(each.identity) or each.kept == kept_here(each.identity):
                 continue
             name = f"{each.identity} ({labels.of(each.address) or readable(each.address)[:SHORT]})"
             if name in names:
@@ -178,8 +175,6 @@ def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
     with suppress(OSError):
         for each in sorted(directory.iterdir())[:GROUPS_MAX]:
             file = each / "positions.json"
-            with suppress(OSError, ValueError, TypeError):
+            with suppress(OSError, StorageFormat):
                 if file.stat().st_size <= POSITIONS_BYTES_MAX:
-                    found: Any = json.loads(file.read_bytes())
-                    rows: Any = found.get("positions") if isinstance(found, dict) else found  # as before it said one
-                    yield each.name, {(str(topic), str(part)): int(offset) for topic, part, offset in rows}
+                    yield each.name, load_positions(file_ops(), file)

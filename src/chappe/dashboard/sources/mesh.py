@@ -19,8 +19,10 @@ import msgspec
 from chappe import Endpoint
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.data.order import SortKey, sort_key
+from chappe.data.topic import CLONE_SUFFIX, MASTER_SUFFIX
 from chappe.errors import ChappeError, NotPermitted, ProtocolError, Unreachable
-from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, LinksReport, ask, parse_report
+from chappe.gateway.announcement import PREFIX
+from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, StoreReport, ask, parse_report
 from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
 from chappe.observing.snapshot import HealthProblem, ObservedLink, ObservedMember, ObservedPart, ObservedStore, readable
 from chappe.system import started
@@ -31,10 +33,6 @@ ROLES_MAX: Final = 20  # data stores that are named at one endpoint
 ASKED_MAX: Final = 20  # endpoints that are asked at one look, in turn
 KEPT_S: Final = 10.0  # what one told counts for so long behind the time at which it is asked again
 TOLD_MAX: Final = 1_000  # answers that may wait; then the oldest are dropped
-# where the master and the clones of a store listen: chappe.kv.entity
-MASTER: Final = "/<$>/data/master"
-CLONE: Final = "/<$>/data/clone"
-GATEWAY: Final = "<$>/gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class _Told:
     at: float
     tls: bool | None
     links: dict[str, LinkReport]
-    report: LinksReport
+    stores: tuple[StoreReport, ...]
 
 
 class MeshSource:
@@ -94,9 +92,8 @@ class MeshSource:
         self._ask(network)
         self._ask_masters(network, now)
         peers = self.endpoint.peers()
-        counted = {
-            each.id: (each.sent, each.received, each.buffered, each.original) for each in peers if each.id is not None
-        }
+        own = {each.id: LinkReport.of(each) for each in peers if each.id is not None}
+        self._told[network.id] = _Told(now, self._tls, own, ())
         problems = [
             HealthProblem(
                 f"peer {each.address[0]}:{each.address[1]}",
@@ -111,25 +108,8 @@ class MeshSource:
         stores = [self._as_told(each) for each in data_stores(network)[:KEEPINGS_MAX]]
         roles = roles_of(stores)
         members = [] if alone else [_member(each, roles.get(each.id, ())) for each in network.endpoints]
-        links = []
         originals = {each.id for each in network.endpoints if each.original}
-        for link in network.links:
-            own = next((each for each in link.ends if each != network.id), "") if link.own else ""
-            note = "" if link.confirmed else "one end alone tells of it"
-            if own in counted:
-                sent, received, waiting, original = counted[own]
-                note = "protocol of the original" if original else "protocol of chappe"
-                other = self._told.get(own)
-                back = other.links.get(network.id) if other is not None else None
-                links.append(
-                    ObservedLink(
-                        (network.id, own), "mesh", sent, received, waiting=waiting, note=note, tls=self._tls,
-                        waiting_back=back.waiting if back is not None else 0,
-                    )
-                )  # fmt: skip
-            else:
-                spoken = "protocol of chappe" if originals.isdisjoint(link.ends) else "protocol of the original"
-                links.append(self._between(link, "; ".join(filter(None, (spoken, note)))))
+        links = [self._link(each, originals) for each in network.links]
         links += copying(stores)
         notes = []
         if self._silenced:
@@ -203,21 +183,28 @@ class MeshSource:
             if (store := self._masters.get(report.number)) is not None:
                 self._lives[store] = {sort_key(key): now + left_s for key, left_s in report.lives}
             teller = message.origin or message.sender
-            self._told[teller] = _Told(now, report.tls, {each.peer: each for each in report.links}, report)
+            self._told[teller] = _Told(now, report.tls, {each.peer: each for each in report.links}, report.stores)
         until = now - KEPT_S - 2 * self._every_s
         self._told = {each: told for each, told in self._told.items() if each in there and told.at >= until}
 
-    def _between(self, link: NetworkLink, note: str) -> ObservedLink:
+    def _link(self, link: NetworkLink, originals: set[str]) -> ObservedLink:
+        """A link as its ends tell of it: where one has not told, the other has counted both ways."""
         first, second = (self._told.get(each) for each in link.ends)
         there = first.links.get(link.ends[1]) if first is not None else None
         back = second.links.get(link.ends[0]) if second is not None else None
-        sent = there.sent if there is not None else back.received if back is not None else None
-        received = there.received if there is not None else back.sent if back is not None else None
-        tls = first.tls if first is not None else second.tls if second is not None else None
+        told = first or second
+        spoken = "protocol of chappe" if originals.isdisjoint(link.ends) else "protocol of the original"
         return ObservedLink(
-            link.ends, "mesh", sent, received, waiting=there.waiting if there is not None else 0,
-            waiting_back=back.waiting if back is not None else 0, tls=tls, every_s=self._every_s, note=note,
-        )  # fmt: skip
+            link.ends,
+            "mesh",
+            sent=there.sent if there is not None else back.received if back is not None else None,
+            received=there.received if there is not None else back.sent if back is not None else None,
+            waiting=there.waiting if there is not None else 0,
+            waiting_back=back.waiting if back is not None else 0,
+            tls=None if told is None else told.tls,
+            every_s=0.0 if link.own else self._every_s,
+            note=spoken if link.confirmed else f"{spoken}; one end alone tells of it",
+        )
 
     def _as_told(self, store: ObservedStore) -> ObservedStore:
         counts = (count for each in store.masters for count, _ in self._of(each, store.name, master=True))
@@ -226,7 +213,7 @@ class MeshSource:
 
     def _of(self, endpoint: str, store: str, *, master: bool) -> Iterator[tuple[int, float]]:
         told = self._told.get(endpoint)
-        for each in told.report.stores if told is not None else ():
+        for each in told.stores if told is not None else ():
             if each.master is master and readable(each.name) == store:
                 yield each.entries, each.age_s
 
@@ -237,7 +224,7 @@ def data_stores(network: Network) -> list[ObservedStore]:
     copies: dict[str, list[str]] = {}
     for each in network.endpoints:
         for topic in each.filter or ():
-            for suffix, found in ((MASTER, masters), (CLONE, copies)):
+            for suffix, found in ((MASTER_SUFFIX.decode(), masters), (CLONE_SUFFIX.decode(), copies)):
                 if topic.endswith(suffix) and not topic.startswith("<$>"):
                     found.setdefault(topic.removesuffix(suffix), []).append(each.id)
     stores = []
@@ -295,7 +282,7 @@ def _member(each: NetworkEndpoint, roles: Sequence[tuple[str, str]]) -> Observed
     elif each.original:
         kind = "original"
     else:
-        kind = "gateway" if any(topic.startswith(GATEWAY) for topic in wants) else "endpoint"
+        kind = "gateway" if any(topic.startswith(PREFIX.decode()) for topic in wants) else "endpoint"
     name = "this dashboard" if each.distance == 0 else each.id[:8]
     level = "good" if each.distance is not None else "warning"
     return ObservedMember(each.id, kind, name, "", status, level, tuple(facts), named=each.distance == 0)  # type: ignore[arg-type]

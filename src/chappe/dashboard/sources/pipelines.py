@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from chappe.observing.snapshot import (
-    ObservedLag,
     ObservedMember,
     ObservedPart,
     ObservedPipeline,
     ObservedQuery,
     readable,
 )
-from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.states import Failure, PipelineState, States
 
 PIPELINES_MAX: Final = 200
@@ -46,7 +46,6 @@ class PipelineSource:
 
 
 def pipeline_of(state: PipelineState) -> ObservedPipeline:
-    queries = [query_of(Numbers.from_dict(each)) for each in state.queries]
     return ObservedPipeline(
         name=readable(state.name),
         stage=readable(state.stage),
@@ -56,27 +55,13 @@ def pipeline_of(state: PipelineState) -> ObservedPipeline:
         file=readable(state.file),
         page=_page(state.page),
         log=readable(state.log),
-        queries=tuple(queries),
+        queries=tuple(map(_readable, state.queries)),
     )
 
 
-def query_of(numbers: Numbers) -> ObservedQuery:
-    return ObservedQuery(
-        name=readable(numbers.query),
-        batch=numbers.batch,
-        batch_rows=numbers.batch_rows,
-        batch_s=numbers.batch_s,
-        in_per_s=numbers.rows_in_s,
-        done_per_s=numbers.rows_processed_s,
-        late_rows=numbers.late_rows,
-        state_rows=numbers.state_rows,
-        state_bytes=numbers.state_bytes,
-        lag_records=numbers.lag_records,
-        lag_s=numbers.lag_s,
-        rows=numbers.rows,
-        batches=numbers.batches,
-        lags=tuple(ObservedLag(readable(each.topic), each.records, each.seconds, each.bytes) for each in numbers.lag),
-    )
+def _readable(query: ObservedQuery) -> ObservedQuery:
+    lag = tuple(replace(each, topic=readable(each.topic)) for each in query.lag)
+    return replace(query, name=readable(query.name), lag=lag)
 
 
 def _ended(failure: Failure) -> ObservedPipeline:

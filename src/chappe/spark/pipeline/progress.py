@@ -13,69 +13,18 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from chappe.observing.snapshot import ObservedLag, ObservedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOKS_MAX: Final = 512  # lengths of a topic remembered; every second one is forgotten when it gets more
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The lag of a query behind one topic: records, and about how many bytes they have at the stores.
-
-    ``seconds`` is the age of the moment at which the topic ended where the query is now; None if unknown.
-    """
-
-    topic: str
-    records: int
-    seconds: float | None
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A query after its newest batch; totals since this run began.
-
-    Rates are in rows a second, ``state_bytes`` is Spark's own estimate. ``watermark`` is ISO 8601 in UTC, or empty.
-    ``late_rows`` were left out because they came after the watermark.
-    """
-
-    query: str
-    batch: int = -1
-    at: str = ""
-    batch_rows: int = 0
-    batch_s: float = 0.0
-    rows_in_s: float = 0.0
-    rows_processed_s: float = 0.0
-    rows: int = 0
-    batches: int = 0
-    late_rows: int = 0
-    state_rows: int = 0
-    state_bytes: int = 0
-    watermark: str = ""
-    lag: tuple[Lag, ...] = ()
-
-    @property
-    def lag_records(self) -> int:
-        return sum(each.records for each in self.lag)
-
-    @property
-    def lag_s(self) -> float | None:
-        """The seconds behind in the topic that lags most; None if that is unknown for any that lags."""
-        seconds = [each.seconds for each in self.lag]
-        return None if None in seconds else max((each for each in seconds if each is not None), default=0.0)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "lag": [asdict(each) for each in self.lag]}
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Numbers:
-        """Return the inverse of ``as_dict``; raises TypeError if it is not that."""
-        return cls(**{**given, "lag": tuple(Lag(**each) for each in given.get("lag", ()))})
 
 
 @dataclass(slots=True)
@@ -116,10 +65,10 @@ class _Pace:
 
 class Tracker:
     def __init__(self, query: str) -> None:
-        self.numbers = Numbers(query)
+        self.numbers = ObservedQuery(query)
         self._paces: dict[str, _Pace] = {}
 
-    def take(self, progress: Mapping[str, Any], now: float) -> Numbers:
+    def take(self, progress: Mapping[str, Any], now: float) -> ObservedQuery:
         """Take over a ``StreamingQueryProgress``; ``now`` is seconds on any clock that only goes forward."""
         old, operators = self.numbers, progress.get("stateOperators") or ()
         self.numbers = replace(
@@ -140,12 +89,12 @@ class Tracker:
         )
         return self.numbers
 
-    def idle(self) -> Numbers:
+    def idle(self) -> ObservedQuery:
         """Note that nothing has come for a while: the rates of the last batch hold no longer."""
         self.numbers = replace(self.numbers, rows_in_s=0.0, rows_processed_s=0.0)
         return self.numbers
 
-    def _lag(self, sources: Iterable[Mapping[str, Any]], now: float) -> Iterable[Lag]:
+    def _lag(self, sources: Iterable[Mapping[str, Any]], now: float) -> Iterable[ObservedLag]:
         found: dict[str, tuple[int, int, int]] = {}  # a topic that is read twice lags as its slower reader
         for source in sources:
             heads, read = _lengths(source.get("latestOffset")), _lengths(source.get("endOffset"))
@@ -161,10 +110,10 @@ class Tracker:
             pace.look(now, length)
             seconds = pace.behind_s(now, reached)
             told_s = None if seconds is None else round(max(0.0, seconds), 3)
-            yield Lag(topic, length - reached, told_s, size)
+            yield ObservedLag(topic, length - reached, told_s, size)
 
 
-def lag(query: StreamingQuery) -> tuple[Lag, ...]:
+def lag(query: StreamingQuery) -> tuple[ObservedLag, ...]:
     """Return a streaming query's lag behind each of its topics, from the progress that Spark remembers.
 
     It contacts no store: Spark updates the progress when it plans a batch. Empty before the first batch. Seconds follow

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chappe.errors import ChappeError, UsageError
+from chappe.observing.snapshot import ObservedQuery
 from chappe.spark.narrow import narrowed
 from chappe.spark.pipeline.frames import Prepared, folders, prepare, sink_options
 from chappe.spark.pipeline.model import Output, Pipeline, Trigger
-from chappe.spark.pipeline.progress import Numbers, Tracker
+from chappe.spark.pipeline.progress import Tracker
 from chappe.spark.sentences import failure
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class ConsoleRows:
     more: int
 
 
-Event: TypeAlias = Numbers | ConsoleRows  # the former: a query has done a batch, or has had nothing to do for a while
+Event: TypeAlias = ObservedQuery | ConsoleRows  # a query has done a batch, or nothing for a while; rows to print
 
 
 class RunningPipeline:
@@ -85,7 +86,7 @@ class RunningPipeline:
         threading.Thread(target=self._run, name="chappe pipeline", daemon=True).start()
 
     @property
-    def numbers(self) -> list[Numbers]:
+    def numbers(self) -> list[ObservedQuery]:
         return [each.numbers for each in self._trackers.values()]
 
     @property

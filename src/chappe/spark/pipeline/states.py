@@ -11,13 +11,16 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from chappe.errors import ChappeError
+from chappe.observing.snapshot import ObservedQuery
 from chappe.system.disk import PRIVATE_DIRECTORY, FileLock, keep_private
 from chappe.system.places import users
 
@@ -40,7 +43,7 @@ class PipelineNotRunning(ChappeError):
 class PipelineState:
     """The state of a running pipeline.
 
-    ``queries`` are ``Numbers.as_dict()``, ``started`` is when the process was started, ``began`` and ``updated`` are
+    ``started`` is when the process was started, ``began`` and ``updated`` are
     ISO 8601 in UTC. ``page`` is the address of Spark's own page, if it has one.
     """
 
@@ -55,7 +58,7 @@ class PipelineState:
     metrics: str = ""
     log: str = ""
     page: str = ""
-    queries: list[dict[str, Any]] = field(default_factory=list)
+    queries: list[ObservedQuery] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +104,26 @@ class States:
     def fail(self, failure: Failure) -> None:
         """Remember what a pipeline ended with, until it is started again."""
         short = replace(failure, error=" ".join(failure.error.split())[:ERROR_MAX])
-        self._replace(self._failure(failure.name), asdict(short))
+        self._replace(self._failure(failure.name), short)
 
     def failures(self) -> list[Failure]:
         """Return the errors of pipelines that have not been started since, by name; the first ``FAILURES_MAX``."""
         found = []
         for path in sorted(self.directory.glob("*.failed"))[:FAILURES_MAX]:
-            with suppress(OSError, ValueError, TypeError, RecursionError):
+            with suppress(OSError, ValueError, RecursionError, msgspec.ValidationError):
                 if path.stat().st_size <= STATE_BYTES_MAX:
-                    given = Failure(**json.loads(path.read_bytes()))
-                    if all(isinstance(each, str) for each in asdict(given).values()):
-                        found.append(given)
+                    found.append(msgspec.convert(json.loads(path.read_bytes()), Failure))
         return found
 
     def write(self, state: PipelineState) -> None:
         """Replace a pipeline's file in one step: readers see the old one or the new one."""
-        self._replace(self._path(state.name), asdict(state))
+        self._replace(self._path(state.name), state)
 
-    def _replace(self, path: Path, content: dict[str, Any]) -> None:
+    def _replace(self, path: Path, content: PipelineState | Failure) -> None:
         fd, name = tempfile.mkstemp(dir=self.directory, prefix=".", suffix=".tmp")
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(content, file)
+                json.dump(msgspec.to_builtins(content), file)
             os.replace(name, path)
         except BaseException:
             with suppress(OSError):
@@ -176,13 +177,12 @@ class States:
         """Return a file's state if its process lives; else the file is removed."""
         try:
             if path.stat().st_size <= STATE_BYTES_MAX:
-                given = json.loads(path.read_bytes())
-                state = PipelineState(**given) if isinstance(given, Mapping) else None
-                if state is not None and _alive(int(state.pid), float(state.started)):
+                state = msgspec.convert(json.loads(path.read_bytes()), PipelineState)
+                if _alive(state.pid, state.started):
                     return state
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, OverflowError, RecursionError):
+        except (OSError, ValueError, OverflowError, RecursionError, msgspec.ValidationError):
             pass
         path.unlink(missing_ok=True)
         return None
