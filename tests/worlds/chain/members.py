@@ -1,0 +1,190 @@
+"""Servers of a chain with their files, and clients that do this and that: objects of the API, on hosts that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from tests.worlds.chain import machine
+from tests.worlds.linearizable import Operation
+from tests.worlds.residents import Life, Resident
+
+from chappe.api.chain.client import Chain
+from chappe.api.chain.member import ChainCall
+from chappe.api.chain.server import ChainServer
+from chappe.core import Effect
+from chappe.errors import ChappeError, Closed, NoChain, SessionExpired, TimedOut
+from chappe.runtime.chain_ports import ChainServerPorts
+from chappe.sim.world import Violation
+
+KEYS: Final = ("r0", "r1", "c0", "l0")
+UNDER_WAY_MAX: Final = 4  # operations of one client
+NUMBERS_MAX: Final = 4  # different values, so that a compare-and-set sometimes hits
+GIVES_UP_S: Final = (0.0, 0.3, 3.0)  # how long a client waits for an answer that it then wants no more
+GIVES_UP: Final = 0.1  # ... of so many operations
+
+
+class WatchedPorts(ChainServerPorts):
+    """The world looks at a server after each input, and before it sends anything."""
+
+    life: ServerLife | None = None
+
+    def hear(self, link: Any, frames: Any) -> Sequence[Effect]:
+        found = super().hear(link, frames)
+        if link is not None:
+            self._look()
+        return found
+
+    def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
+        found = super().done(job, outcome, now)
+        if self.life is not None:
+            self.life.world.failed[type(job)] += outcome is not None
+        self._look()
+        return found
+
+    def flushed(self) -> None:
+        self._look()
+        super().flushed()
+
+    def _look(self) -> None:
+        if self.life is not None:
+            self.life.step()
+
+
+class ServerLife(Life):
+    """One life of a server."""
+
+    cannot = (ChappeError,)
+
+    def __init__(self, world: Any, resident: Resident) -> None:
+        super().__init__(world, resident)
+        self.place: int = world.servers.index(self.name)
+        self.checked = 0  # committed entries that were compared
+        self.machine: Any = world.machine(self)
+        self.face = ChainServer(self.machine, world.configuration, self.name, directory=world.directory(self.name))
+        ports: Any = self.face._ports
+        self.core = ports.core
+        ports.life = self
+
+    @property
+    def life(self) -> int:
+        """The number of this life in the chain."""
+        return int(self.core.life)
+
+    def step(self) -> None:
+        """Show it to the checkers."""
+        try:
+            self.world.see("on_step", self)
+        except Violation as violation:
+            self.world.broken = self.world.broken or violation
+
+    def look(self) -> None:
+        """See what it reports."""
+        for event in self.face.events():
+            self.world.trace(self, "%s", event)
+            self.world.see("on_report", self, event)
+
+
+class ClientLife(Life):
+    """One life of a client, which remembers what it was told."""
+
+    def __init__(self, world: Any, resident: Resident) -> None:
+        super().__init__(world, resident)
+        self.face = Chain(world.configuration)
+        self.under_way: dict[ChainCall, tuple[int, Operation]] = {}  # number and operation
+        self.soon(world.pause(), self._go_on)
+
+    def _go_on(self) -> None:
+        world = self.world
+        if not world.working:
+            return
+        while len(self.under_way) < UNDER_WAY_MAX:
+            self.operate()
+            if world.rng.random() < 0.7:
+                break  # else the next one leaves together with this one
+        self.soon(world.pause(), self._go_on)
+
+    def operate(self) -> None:
+        """One operation, drawn by chance."""
+        world = self.world
+        rng, key = world.rng, world.rng.choice(KEYS)
+        value = rng.randrange(NUMBERS_MAX)
+        number = world.next_operation()
+        what: tuple[Any, ...]
+        if key[0] == "l":
+            what = ("append", number)
+        elif key[0] == "c":
+            what = ("add", 1 + value)
+        else:
+            what = rng.choice((("put", value), ("cas", value, rng.randrange(NUMBERS_MAX)), ("get",)))
+        if rng.random() < 0.3:
+            server = rng.choice((None, rng.choice(world.servers)))
+            self._ask(Operation(key, ("get",), world.now), machine.encode(0, key, "get"), server)
+        else:
+            self.do(number, Operation(key, what, world.now), machine.encode(number, key, *what))
+
+    def _ask(self, operation: Operation, query: bytes, server: str | None) -> None:
+        self._begun(self.face.member.ask(query, server), 0, operation)
+
+    def do(self, number: int, operation: Operation, command: bytes) -> None:
+        """Have a command done."""
+        self._begun(self.face.submit(command), number, operation)
+
+    def _begun(self, call: ChainCall, number: int, operation: Operation) -> None:
+        self.world.history.append(operation)
+        self.under_way[call] = number, operation
+        if self.world.rng.random() < GIVES_UP:
+            self.soon(self.world.rng.choice(GIVES_UP_S), self._end, call)
+        call.then(partial(self._answered, call))
+
+    def _answered(self, call: ChainCall) -> None:
+        try:
+            self._end(call)
+        except Violation as violation:
+            self.world.broken = self.world.broken or violation
+
+    def _end(self, call: ChainCall) -> None:
+        """It is answered, or the client wants no answer any more."""
+        if call not in self.under_way:
+            return
+        world = self.world
+        number, operation = self.under_way.pop(call)
+        try:
+            answer = call.take()
+        except SessionExpired:  # whether it was done, nobody knows
+            world.expired += 1
+            world.see("on_expired", self)
+        except NoChain:
+            world.history.remove(operation)
+            world.see("on_refused", self, number)
+        except TimedOut:
+            pass
+        else:
+            operation.ended = world.now
+            operation.outcome = machine.result(answer.result if number else answer)
+            world.see("on_confirmed", self, number)
+
+    def look(self) -> None:
+        """See what it reports."""
+        for event in self.face.events():
+            self.world.trace(self, "%s", event)
+
+    def leave(self) -> None:
+        """Close it as a program does; its host may die meanwhile."""
+        try:
+            super().leave()
+        except Closed as error:
+            self.world.trace(self, "closes, and says: %s", error)
+
+
+class ServerResident(Resident):
+    """A server over all its lives."""
+
+    life = ServerLife
+
+
+class ClientResident(Resident):
+    """A client over all its lives."""
+
+    life = ClientLife
