@@ -1,0 +1,192 @@
+"""Seeded worlds of a chain; and chains broken on purpose, whose faults some seed among few must show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.worlds.chain.real import RealChains as Chains
+
+from chappe.core import Effect, Send
+from chappe.limits import ChainLimits
+from chappe.replication.agreement.core import Agreement
+from chappe.replication.chain import membership, proposing
+from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.core import ChainServerCore
+from chappe.replication.chain.joining import Joining
+from chappe.replication.chain.log import LogChange
+from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
+from chappe.replication.chain.replica import ChainReplica, ReplicatedMachine
+from chappe.replication.chain.serving import ReadingRounds, Serving
+from chappe.replication.chain.storing import Storing
+from chappe.sim.world import Settings
+
+CHUNK = 5
+SEEDS = 20  # the command plays more of them
+TRIED = 20  # one of so many finds each fault
+SHORT = Settings(minutes=0.1)
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def every(first: int) -> None:
+    failed = {seed: found for seed in range(first, first + CHUNK) if (found := Chains(seed).play().failure) is not None}
+
+    assert failed == {}  # replay with: python -m tests.worlds --scenario chain --seed N -v
+
+
+def test_a_seed_plays_the_same_world_every_time() -> None:
+    assert Chains(7, SHORT).play() == Chains(7, SHORT).play()
+
+
+def test_where_nothing_goes_wrong_the_first_configuration_stays() -> None:
+    world = Chains(3, Settings(disturb=False))
+    assert world.play().failure is None
+    assert {host.core.number for host in world.running()} == {1}
+
+
+def reads_at_once(patch: pytest.MonkeyPatch) -> None:
+    """An old tail answers."""
+
+    def ask(self: ReadingRounds) -> bool:
+        self.round += 1
+        self._passed = self.round
+        return False
+
+    patch.setattr(ReadingRounds, "ask", ask)
+
+
+def does_what_is_repeated_again(patch: pytest.MonkeyPatch) -> None:
+    """Neither the head nor the state knows a command again."""
+
+    def apply(self: ChainReplica, index: int, entry: Entry) -> Any:
+        session = self._sessions.get(entry.session)
+        if session is not None:
+            session.last = entry.seq - 1
+            session.results = {seq: found for seq, found in session.results.items() if seq < entry.seq}
+        return done(self, index, entry)
+
+    done = ChainReplica.apply
+    patch.setattr(ChainReplica, "apply", apply)
+    do, last = Serving._do, Serving._last
+
+    def always(self: Serving, session: int) -> int | None:
+        found = last(self, session)
+        return None if found is None else self.asked - 1  # type: ignore[attr-defined]
+
+    def asked(self: Serving, client: Any, request: Any) -> Any:
+        self.asked = request.seq  # type: ignore[attr-defined]
+        return do(self, client, request)
+
+    patch.setattr(Serving, "_last", always)
+    patch.setattr(Serving, "_do", asked)
+
+
+def commits_before_all_have_it(patch: pytest.MonkeyPatch) -> None:
+    def commit(self: ChainServerCore) -> None:
+        if self.head:
+            self.apply(self.safe)
+
+    patch.setattr(ChainServerCore, "_commit", commit)
+
+
+def commits_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
+    def written(self: Storing, change: LogChange, why: str, now: float) -> list[Effect]:
+        return self._wrote(change)
+
+    patch.setattr(Storing, "_not_written", written)
+
+
+def keeps_what_was_never_committed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChainServerCore, "_throw_away", lambda self, base: [])
+
+
+def decides_alone(patch: pytest.MonkeyPatch) -> None:
+    """Two heads: each side of a partition goes on by itself."""
+    patch.setattr(Agreement, "majority", property(lambda self: 1))
+    wanted = membership.wanted
+
+    def eager(known: membership.ChainView) -> membership.Proposal:
+        found, before = wanted(known), known.configuration
+        stay = tuple(each for each in before.chain if each[0] in known.beats)
+        if found.why and known.number and stay and stay != before.chain:
+            return membership.Proposal(Configuration(stay, before.disks, before.out, before.durable))
+        return found
+
+    patch.setattr(proposing, "wanted", eager)
+
+
+def commits_while_somebody_joins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChainServerCore, "holds", property(lambda self: False, lambda self, value: None), raising=False)
+
+
+def believes_every_clock(patch: pytest.MonkeyPatch) -> None:
+    """Two hours ahead of all others."""
+    init = ChainReplica.__init__
+
+    def believing(self: ChainReplica, machine: ReplicatedMachine, limits: ChainLimits, *, fixed: bool = False) -> None:
+        init(self, machine, replace(limits, pause_s=1e6), fixed=fixed)
+
+    patch.setattr(ChainReplica, "__init__", believing)
+
+
+def is_not_deterministic(patch: pytest.MonkeyPatch) -> None:
+    def read(self: ChainReplica) -> bytes:
+        return snapshot(self) + b"%d" % (id(self) % 7)
+
+    snapshot = ChainReplica.snapshot
+    patch.setattr(ChainReplica, "snapshot", read)
+
+
+def a_new_tail_knows_all(patch: pytest.MonkeyPatch) -> None:
+    """It answers before it knows what the old one had committed."""
+
+    def confirm(self: ChainServerCore, sender: int, message: Confirm) -> list[Effect]:
+        if not self.agreement.untouched or not self.agreement.may_vote:
+            return []
+        disk = self.agreement.memory.disk
+        return [Send(sender, Confirmed(self.number, message.life, message.round, disk, self.committed))]
+
+    patch.setattr(ChainServerCore, "shown", property(lambda self: self.committed))
+    patch.setattr(ChainServerCore, "_confirm", confirm)
+
+
+def takes_whoever_comes_back_for_a_member(patch: pytest.MonkeyPatch) -> None:
+    """An acknowledgement of a former life counts for the next one, which may have nothing."""
+    handle = Joining.admit
+
+    def join(self: Joining, sender: int, message: Join, now: float) -> Any:
+        found = handle(self, sender, message, now)
+        if self.joiner is not None and self.joiner.known:
+            self.joiner.synced = self._server.log.end
+        return found
+
+    patch.setattr(Joining, "admit", join)
+
+
+LOST = "[a-e] commits .*, which is|lacks the confirmed|after 0|[a-e] commits .*, [a-e] has|differ at|no single copy"
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "seen"),
+    [
+        (reads_at_once, 0, "no single copy"),
+        (a_new_tail_knows_all, 60, "no single copy"),
+        (does_what_is_repeated_again, 0, "done a command twice"),
+        (commits_before_all_have_it, 0, "[a-e] commits .*, [a-e] has"),
+        (commits_before_it_is_synced, 0, "the disk has"),
+        (keeps_what_was_never_committed, 0, LOST),
+        (decides_alone, 20, LOST),
+        (commits_while_somebody_joins, 48, "[a-e] commits .*, [a-e] has"),
+        (takes_whoever_comes_back_for_a_member, 8, LOST),
+        (is_not_deterministic, 0, "another state"),
+        (believes_every_clock, 0, "has lost its session"),
+    ],
+)
+def test_a_planted_fault_is_seen(fault: Break, first: int, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    failures = (Chains(seed).play().failure for seed in range(first, first + TRIED))
+    assert any(failure is not None and re.search(seen, failure, re.DOTALL) for failure in failures)
