@@ -220,6 +220,7 @@ class Host(machine.Machine, Station):
         self._stalled_until = 0.0
         self.driver = self._scheduler = ground.scheduler
         self.killed = False
+        self.rate = 1.0  # of its steady clock; set before anything is made here
         self._ahead = (0.0, 0.0, 0.0)  # its time of day before the world's: since when, seconds, and more by the second
         self.members: list[weakref.ref[Any]] = []
         self._directory = directory

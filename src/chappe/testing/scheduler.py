@@ -63,6 +63,11 @@ class _Place:
     def paused(self) -> bool:
         return getattr(self._host, "paused", False)
 
+    @property
+    def rate(self) -> float:
+        """How fast the steady clock of its host goes."""
+        return getattr(self._host, "rate", 1.0)
+
 
 class Files(Protocol):
     """The descriptors of a world; ``changes`` rises whenever one becomes ready."""
@@ -116,7 +121,10 @@ class Scheduler:
         return threading.get_ident() in self.outside
 
     def monotonic(self) -> float:
-        return monotonic() if self.is_outside() else self._began + self.clock.now
+        if self.is_outside():
+            return monotonic()
+        rate: float = getattr(machine.current(), "rate", 1.0)
+        return self._began + self.clock.now * rate
 
     def time_ns(self) -> int:
         """Return ``time.time_ns`` on the host of this thread."""
@@ -271,7 +279,7 @@ class Scheduler:
         events = self.clock.events
         self.clock.run(self.clock.now + STEP_S)
         looked = False
-        now = self.monotonic()
+        now = self._began + self.clock.now
         files = self._files
         for member, place in list(self._places.items()):
             if not (place.asked or place.at <= now):
@@ -289,7 +297,8 @@ class Scheduler:
         place.asked, place.idle_at = False, -1
         before = machine.drive(getattr(member, "machine", None))
         try:
-            place.watched, place.at = member.look()
+            place.watched, at = member.look()
+            place.at = self._began + (at - self._began) / place.rate
         except Exception as error:  # not a Ctrl-C: it is for whoever waits here
             member.halt(error)
             place.watched, place.at = False, math.inf

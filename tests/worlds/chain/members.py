@@ -52,7 +52,21 @@ class WatchedPorts(ChainServerPorts):
             self.life.step()
 
 
-class ServerLife(Life):
+class ChainLife(Life):
+    """One life on a host whose steady clock drifts."""
+
+    def __init__(self, world: Any, resident: Resident) -> None:
+        world.stage.host(resident.place.name).rate = 1.0 + world.drift * (world.rng.random() - 0.5)
+        super().__init__(world, resident)
+
+    def look(self) -> None:
+        """See what it reports."""
+        for event in self.face.events():
+            self.world.trace(self, "%s", event)
+            self.world.see("on_report", self, event)
+
+
+class ServerLife(ChainLife):
     """One life of a server."""
 
     cannot = (ChappeError,)
@@ -79,14 +93,8 @@ class ServerLife(Life):
         except Violation as violation:
             self.world.broken = self.world.broken or violation
 
-    def look(self) -> None:
-        """See what it reports."""
-        for event in self.face.events():
-            self.world.trace(self, "%s", event)
-            self.world.see("on_report", self, event)
 
-
-class ClientLife(Life):
+class ClientLife(ChainLife):
     """One life of a client, which remembers what it was told."""
 
     def __init__(self, world: Any, resident: Resident) -> None:
@@ -164,11 +172,6 @@ class ClientLife(Life):
             operation.ended = world.now
             operation.outcome = machine.result(answer.result if number else answer)
             world.see("on_confirmed", self, number)
-
-    def look(self) -> None:
-        """See what it reports."""
-        for event in self.face.events():
-            self.world.trace(self, "%s", event)
 
     def leave(self) -> None:
         """Close it as a program does; its host may die meanwhile."""

@@ -33,6 +33,7 @@ from chappe.sim.world import Settings
 FIRST_PORT: Final = 6_000
 CLIENTS: Final = 3
 LOSS: Final = (0.0, 0.0, 0.02, 0.1, 0.3)  # of messages, as queues that are full lose them
+DRIFTS: Final = (0.0, 0.01, 0.1)  # by which part of it steady clocks may differ in speed
 USUAL_S: Final = (0.001, 0.01)  # how long disks take
 
 
@@ -54,6 +55,7 @@ class RealChains(DisturbedWorld):
         rng = self.rng
         self.servers = tuple("abcde"[: self.few(rng.choice((1, 2, 3, 3, 3, 3, 4, 5)))])
         self.durable = rng.random() < 0.7
+        self.drift = rng.choice(DRIFTS)
         self.limits = CHAIN_LIMITS
         if not self.settings.plain:
             self.limits = replace(
