@@ -19,6 +19,7 @@ from chappe.limits import KV_LIMITS, KvLimits
 
 NS = 1_000_000_000
 STEP_S = 0.01
+KNOWN_AS = 7  # each server and clone to its driver, which tells watchers by it
 MISSED_S = 0.4  # until a chain takes a server for dead
 
 
@@ -75,6 +76,7 @@ class Chained:
 
     def join(self, name: str, role: Any) -> Any:
         self.roles[name] = role
+        role.known_as(KNOWN_AS)
         self.waiting[name] = []
         self.events[name], self.shown[name] = [], []
         self.do(name, role.start(**self.times()))
@@ -117,6 +119,7 @@ class Chained:
             elif isinstance(action, Resolve):
                 self.outcomes[action.ticket] = action.outcome
             elif isinstance(action, Deliver):
+                assert action.to == KNOWN_AS
                 self.shown[name] += action.messages
             elif isinstance(action, Report):
                 self.events[name].append(action.event)

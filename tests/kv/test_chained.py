@@ -161,6 +161,16 @@ def test_a_write_counts_when_the_chain_has_committed_it() -> None:
     assert chain.contents("a") == chain.contents("b") == chain.contents("x") == {"k": 1, "own": 2}
 
 
+def test_who_watches_the_head_is_told_also_of_what_that_does_itself() -> None:
+    chain = Chained("ab")
+    chain.write("a", "put", "k", 1, ticket=1)
+    chain.write("b", "put", "k", 2, ticket=2)
+    assert [(each.before, each.value) for each in chain.shown["a"]] == [(None, 1), (1, 2)]
+    chain.kill("a")
+    chain.write("b", "put", "k", 3, ticket=3)
+    assert chain.shown["b"][-1].value == 3
+
+
 def test_what_is_written_at_another_server_goes_to_the_head_and_is_done_once_when_that_dies() -> None:
     chain = Chained("abc")
     chain.deliver()

@@ -125,7 +125,7 @@ class KvRole:
 
     # -- looks --------------------------------------------------------------------------------------------------
 
-    def known_as(self, number: int) -> None:
+    def known_as(self, number: int | None) -> None:
         """Name it for the driver: watchers' changes are delivered to ``number``."""
         self._notices.to = number
 

@@ -289,6 +289,7 @@ class ChainedMaster(StoreReplica):
             history=self.history,
             heartbeat_s=STAR_HEARTBEAT_S, notify=self.notify, limits=self._limits, base=led.event,
         )  # fmt: skip
+        active.known_as(self._notices.to)
         assert active.position == led.event
         self._recent.name(entity, active.position)
         self._doubts = 0
