@@ -55,7 +55,7 @@ class Same(Checker[Any]):
         upto = host.core.committed
         for place, life in host.core.configuration.chain:
             other = self.world.hosts.get(self.world.servers[place])
-            if isinstance(other, ServerLife) and other.alive and other.life == life:
+            if isinstance(other, ServerLife) and other.alive and other.core.life == life:
                 held = other.core.synced if self.world.durable else other.core.log.end
                 if held < upto:
                     self.fail(f"{host.name} commits {upto}, {other.name} has {held}")
@@ -88,7 +88,7 @@ class Same(Checker[Any]):
         configuration = world.newest().core.configuration
         if configuration.chain and not world.durable:
             members = dict(configuration.chain)
-            if not any(members.get(host.place) == host.life for host in hosts):
+            if not any(members.get(host.place) == host.core.life for host in hosts):
                 raise Excused("the state was in memory only, and no member is left")
         disks = {host.place: host.core.agreement.memory.disk for host in hosts}
         if configuration.chain and all(configuration.disks[each] != disks[each] for each in configuration.places):

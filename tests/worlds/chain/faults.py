@@ -44,7 +44,7 @@ class ChainFaults(GroundFaults):
             for name in self.world.servers:
                 self.world.trace(life, "adds %s", name)
                 with self.world.stage.on(life.name):
-                    life.face.add(name)
+                    life.server.add(name)
 
     def _links(self) -> list[Any]:
         place = self._place()
@@ -108,6 +108,6 @@ class ChainFaults(GroundFaults):
         world.trace(life, "is asked to have %s %s", name, "stay out" if out else "come back")
         with world.stage.on(life.name):
             try:
-                life.face.remove(name) if out else life.face.add(name)
+                life.server.remove(name) if out else life.server.add(name)
             except UsageError as error:
                 world.trace(life, "cannot: %s", error)

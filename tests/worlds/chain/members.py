@@ -67,24 +67,22 @@ class ChainLife(Life):
 
 
 class ServerLife(ChainLife):
-    """One life of a server."""
+    """One life of a server, whatever it is a server for."""
 
     cannot = (ChappeError,)
+    machine: Any
 
     def __init__(self, world: Any, resident: Resident) -> None:
         super().__init__(world, resident)
         self.place: int = world.servers.index(self.name)
         self.checked = 0  # committed entries that were compared
-        self.machine: Any = world.machine(self)
-        self.face = ChainServer(self.machine, world.configuration, self.name, directory=world.directory(self.name))
-        ports: Any = self.face._ports
+
+    def serve(self, server: ChainServer) -> None:
+        """Be this server from now on."""
+        ports: Any = server._ports
+        self.server = server
         self.core = ports.core
         ports.life = self
-
-    @property
-    def life(self) -> int:
-        """The number of this life in the chain."""
-        return int(self.core.life)
 
     def step(self) -> None:
         """Show it to the checkers."""
@@ -92,6 +90,16 @@ class ServerLife(ChainLife):
             self.world.see("on_step", self)
         except Violation as violation:
             self.world.broken = self.world.broken or violation
+
+
+class PlainServer(ServerLife):
+    """One life of a server with a machine of the world."""
+
+    def __init__(self, world: Any, resident: Resident) -> None:
+        super().__init__(world, resident)
+        self.machine = world.machine(self)
+        self.face = ChainServer(self.machine, world.configuration, self.name, directory=world.directory(self.name))
+        self.serve(self.face)
 
 
 class ClientLife(ChainLife):
@@ -184,7 +192,7 @@ class ClientLife(ChainLife):
 class ServerResident(Resident):
     """A server over all its lives."""
 
-    life = ServerLife
+    life = PlainServer
 
 
 class ClientResident(Resident):
