@@ -11,16 +11,17 @@ from tests.worlds.linearizable import Operation
 from tests.worlds.residents import Life, Resident
 
 from chappe.api.chain.client import Chain
-from chappe.api.chain.member import ChainCall
+from chappe.api.chain.member import ChainAnswer, ChainCall
 from chappe.api.chain.server import ChainServer
 from chappe.core import Effect
-from chappe.errors import ChappeError, Closed, NoChain, SessionExpired, TimedOut
+from chappe.errors import ChappeError, Closed, CommandFailed, NoChain, SessionExpired, TimedOut
 from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.sim.world import Violation
 
 KEYS: Final = ("r0", "r1", "c0", "l0")
 UNDER_WAY_MAX: Final = 4  # operations of one client
 NUMBERS_MAX: Final = 4  # different values, so that a compare-and-set sometimes hits
+NOT_COMPARED: Final = "topic"  # the key of operations that are not compared with one copy
 GIVES_UP_S: Final = (0.0, 0.3, 3.0)  # how long a client waits for an answer that it then wants no more
 GIVES_UP: Final = 0.1  # ... of so many operations
 
@@ -86,8 +87,12 @@ class ServerLife(ChainLife):
 
     def step(self) -> None:
         """Show it to the checkers."""
+        self.see("on_step")
+
+    def see(self, what: str) -> None:
+        """Show it to the checkers that look for this; its driver is not to take what they say for a defect."""
         try:
-            self.world.see("on_step", self)
+            self.world.see(what, self)
         except Violation as violation:
             self.world.broken = self.world.broken or violation
 
@@ -111,9 +116,14 @@ class ClientLife(ChainLife):
         self.under_way: dict[ChainCall, tuple[int, Operation]] = {}  # number and operation
         self.soon(world.pause(), self._go_on)
 
+    @property
+    def works(self) -> bool:
+        """Whether it asks for more."""
+        return bool(self.world.working)
+
     def _go_on(self) -> None:
         world = self.world
-        if not world.working:
+        if not self.works:
             return
         while len(self.under_way) < UNDER_WAY_MAX:
             self.operate()
@@ -136,11 +146,12 @@ class ClientLife(ChainLife):
             what = rng.choice((("put", value), ("cas", value, rng.randrange(NUMBERS_MAX)), ("get",)))
         if rng.random() < 0.3:
             server = rng.choice((None, rng.choice(world.servers)))
-            self._ask(Operation(key, ("get",), world.now), machine.encode(0, key, "get"), server)
+            self.ask(Operation(key, ("get",), world.now), machine.encode(0, key, "get"), server)
         else:
             self.do(number, Operation(key, what, world.now), machine.encode(number, key, *what))
 
-    def _ask(self, operation: Operation, query: bytes, server: str | None) -> None:
+    def ask(self, operation: Operation, query: bytes, server: str | None = None) -> None:
+        """Ask the machine."""
         self._begun(self.face.member.ask(query, server), 0, operation)
 
     def do(self, number: int, operation: Operation, command: bytes) -> None:
@@ -148,7 +159,8 @@ class ClientLife(ChainLife):
         self._begun(self.face.submit(command), number, operation)
 
     def _begun(self, call: ChainCall, number: int, operation: Operation) -> None:
-        self.world.history.append(operation)
+        if operation.key != NOT_COMPARED:
+            self.world.history.append(operation)
         self.under_way[call] = number, operation
         if self.world.rng.random() < GIVES_UP:
             self.soon(self.world.rng.choice(GIVES_UP_S), self._end, call)
@@ -171,15 +183,31 @@ class ClientLife(ChainLife):
         except SessionExpired:  # whether it was done, nobody knows
             world.expired += 1
             world.see("on_expired", self)
+            self.lost(operation)
         except NoChain:
-            world.history.remove(operation)
+            if operation.key != NOT_COMPARED:
+                world.history.remove(operation)
             world.see("on_refused", self, number)
+            self.lost(operation)
         except TimedOut:
-            pass
+            self.lost(operation)
+        except CommandFailed as error:
+            self.failed(operation, error)
         else:
-            operation.ended = world.now
-            operation.outcome = machine.result(answer.result if number else answer)
-            world.see("on_confirmed", self, number)
+            self.told(number, operation, answer.result if isinstance(answer, ChainAnswer) else answer)
+
+    def told(self, number: int, operation: Operation, result: bytes) -> None:
+        """An operation has ended."""
+        operation.ended = self.world.now
+        operation.outcome = machine.result(result)
+        self.world.see("on_confirmed", self, number)
+
+    def failed(self, operation: Operation, error: CommandFailed) -> None:
+        """The machine has raised something."""
+        raise error
+
+    def lost(self, operation: Operation) -> None:
+        """Nobody knows what became of an operation, or nothing did."""
 
     def leave(self) -> None:
         """Close it as a program does; its host may die meanwhile."""

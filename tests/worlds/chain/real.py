@@ -44,6 +44,7 @@ class RealChains(DisturbedWorld):
     settle_max_s: ClassVar[float] = 60.0
     events_max: ClassVar[int] = 3_000_000
     fixed: ClassVar[bool] = False  # whether servers decide alone
+    always_durable: ClassVar[bool] = False
     server: ClassVar[type[Resident]] = ServerResident
     client: ClassVar[type[Resident]] = ClientResident
     faults_of: ClassVar[type[ChainFaults]] = ChainFaults
@@ -54,7 +55,7 @@ class RealChains(DisturbedWorld):
         super().__init__(seed, settings, tell)
         rng = self.rng
         self.servers = tuple("abcde"[: self.few(rng.choice((1, 2, 3, 3, 3, 3, 4, 5)))])
-        self.durable = rng.random() < 0.7
+        self.durable = rng.random() < 0.7 or self.always_durable
         self.drift = rng.choice(DRIFTS)
         self.limits = CHAIN_LIMITS
         if not self.settings.plain:
@@ -124,11 +125,12 @@ class RealChains(DisturbedWorld):
     def begin(self) -> None:
         """Servers and clients."""
         for name in self.servers:
-            self.server_places.append(self._settle_in(self.server, name))
+            self.server_places.append(self.settle_in(self.server, name))
         for _ in range(self.few(CLIENTS)):
-            self._settle_in(self.client, self.new_name("client"))
+            self.settle_in(self.client, self.new_name("client"))
 
-    def _settle_in(self, kind: type[Resident], name: str) -> Place:
+    def settle_in(self, kind: type[Resident], name: str) -> Place:
+        """Have somebody live on a host of its own."""
         place = Place(self, name)
         self.stage.disk(name).slow(self.usual_disk_s)
         self.move_in(kind(self, name, place))

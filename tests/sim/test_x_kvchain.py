@@ -1,0 +1,171 @@
+"""Seeded worlds of a data store on a chain; and masters broken on purpose, whose faults one seed of few must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from tests.worlds.kv.chain_real import RealKvChain as KvChain
+
+from chappe.channel import ChannelProducer
+from chappe.kv.backend import Commit, WriterRow
+from chappe.kv.chained.core import ChainedMaster
+from chappe.kv.chained.fed import Did, Led
+from chappe.kv.chained.machine import StoreMachine
+from chappe.kv.chained.messages import Row
+from chappe.kv.entity import Entity
+from chappe.kv.master import KvMaster
+from chappe.kv.recent import Recent
+from chappe.sim.world import Settings
+
+CHUNK = 5
+SEEDS = 10  # the command plays more of them
+TRIED = (0, 10, *range(11, 40))  # of these one finds each of the first three faults: those that did first
+SHORT = Settings(minutes=0.1)
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_confirmed_write_is_lost_whichever_server_dies(first: int) -> None:
+    failed = {
+        seed: found for seed in range(first, first + CHUNK) if (found := KvChain(seed).play().failure) is not None
+    }
+
+    assert failed == {}  # replay with: python -m tests.worlds --scenario kv-chain --seed N -v
+
+
+def test_the_seed_of_a_stores_chain_plays_the_same_world_again() -> None:
+    assert KvChain(7, SHORT).play() == KvChain(7, SHORT).play()
+
+
+def test_clones_take_what_they_lack_from_the_next_head() -> None:
+    assert sum([_resumed(seed) for seed in range(4)]) > 4
+
+
+def _resumed(seed: int) -> int:
+    world = KvChain(seed)
+    assert world.play().failure is None
+    return world.states.resumed
+
+
+def test_where_nothing_goes_wrong_all_writes_are_confirmed_and_one_is_master() -> None:
+    world = KvChain(5, Settings(disturb=False))
+
+    assert world.play().failure is None
+    assert [host.core.head for host in world.running()] == [host.role.active is not None for host in world.running()]
+    assert len(world.written) > 20
+
+
+def confirms_before_the_chain_has_it(patch: pytest.MonkeyPatch) -> None:
+    propose, did = ChainedMaster._propose, ChainedMaster._did
+
+    def at_once(self: ChainedMaster, commit: Commit) -> None:
+        propose(self, commit)
+        assert self.active is not None
+        done = self.active.handle_done(Commit(commit.number, ()), None, self._seen_at)
+        self._by_master(done, self._seen_at)
+
+    def told(self: ChainedMaster, one: Did, now: float) -> None:
+        if self.active is None or one.master != self.active.entity:
+            did(self, one, now)
+
+    patch.setattr(ChainedMaster, "_propose", at_once)
+    patch.setattr(ChainedMaster, "_did", told)
+
+
+def leads_before_the_chain_says_so(patch: pytest.MonkeyPatch) -> None:
+    """It has not what the former master has told others yet."""
+    seek = ChainedMaster._seek
+
+    def lead(self: ChainedMaster) -> None:
+        seek(self)
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            before, self._leader = self._leader, asked
+            self._lead(Led(asked, self._event), before, self._seen_at)
+
+    patch.setattr(ChainedMaster, "_seek", lead)
+
+
+def forgets_who_wrote(patch: pytest.MonkeyPatch) -> None:
+    do = ChainedMaster._do
+
+    def forgetful(self: ChainedMaster, done: Row, event: int) -> None:
+        if not isinstance(done[0], WriterRow):
+            do(self, done, event)
+
+    patch.setattr(ChainedMaster, "_do", forgetful)
+
+
+def keeps_what_it_had_not_told(patch: pytest.MonkeyPatch) -> None:
+    """A head that loses its place leaves here what the chain never had."""
+    end = KvMaster.end
+    patch.setattr(KvMaster, "end", lambda self, told, now: end(self, True, now))
+
+
+def stays_master_without_its_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChainedMaster, "_step_down", lambda self, now: None)
+
+
+def restores_no_writers(patch: pytest.MonkeyPatch) -> None:
+    """Who joins, or starts again, would do a write again."""
+    become = StoreMachine.become
+
+    def forgetful(self: StoreMachine, kept: Any, rows: Any) -> None:
+        become(self, kept, rows)
+        self._writers = {}
+        self._tell(self.whole())
+
+    patch.setattr(StoreMachine, "become", forgetful)
+
+
+def forgets_the_commit_that_was_half_told(patch: pytest.MonkeyPatch) -> None:
+    since = Recent.since
+
+    def later(self: Recent, master: Entity, event: int) -> Any:
+        nearest = [each.event for each in self._states if each.master == master and each.event >= event]
+        return since(self, master, min(nearest)) if nearest else None
+
+    patch.setattr(Recent, "since", later)
+
+
+def numbers_only_what_clones_hear(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChannelProducer, "pass_over", lambda self, count: None)
+
+
+def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:
+    """The pieces of a commit before the snapshot are missing when the last one comes."""
+    become = StoreMachine.become
+
+    def forgetful(self: StoreMachine, kept: Any, rows: Any) -> None:
+        become(self, kept, rows)
+        self._parts = []
+
+    patch.setattr(StoreMachine, "become", forgetful)
+
+
+# What the world of a chain cannot show, and ``tests/kv/test_chained.py`` does: commits of a head that was replaced are
+# always before the next master's name in the log, and clones are told of nothing that the next master lacks.
+
+
+@pytest.mark.parametrize(
+    ("broken", "seeds"),
+    [
+        (confirms_before_the_chain_has_it, TRIED),
+        (leads_before_the_chain_says_so, TRIED),
+        (forgets_who_wrote, TRIED),
+        (keeps_what_it_had_not_told, (205,)),
+        (stays_master_without_its_place, (21, 41, 42)),
+        (restores_no_writers, (0, 1, 2)),
+        (restores_no_half_commit, (106, 172, 217)),
+        (forgets_the_commit_that_was_half_told, (1, 5, 9)),
+        (numbers_only_what_clones_hear, (19, 21, 37)),
+    ],
+)
+def test_a_broken_chained_master_is_caught(
+    broken: Break, seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+
+    assert any(KvChain(seed).play().failure for seed in seeds)
