@@ -944,6 +944,19 @@ def test_a_clone_that_has_written_nothing_for_a_day_is_not_forgotten_while_it_is
     assert pair.resolved == {1: None, 2: None}
 
 
+def test_a_clock_that_is_two_days_ahead_forgets_nobody_at_once() -> None:
+    """The next look is an hour later: by then whoever is there was heard."""
+    writer = chappe_entity(b"w" * 16, 9)
+    rows = (WriterRow(writer, 5, (), heard_ns=0),)
+    clock = FixedClock(int(2 * STORE_WRITER_FORGET_S * 1e9))
+    master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, clock=clock, loaded=Loaded((), rows))
+    master.start(0.0)
+    assert writer in [each.entity for each in master.writer_rows()]
+
+    master.handle_timeout(STORE_WRITER_FORGET_S / 24)
+    assert writer not in [each.entity for each in master.writer_rows()]
+
+
 def test_a_clone_that_does_not_say_what_it_has_heard_of_must_wait_with_further_writes() -> None:
     limits = KvLimits(outcomes_max=3)
     writer = chappe_entity(b"w" * 16, 9)

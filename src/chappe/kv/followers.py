@@ -90,6 +90,7 @@ class Writers:
         self.known: dict[Entity, CloneWriter] = {}
         self.attached: dict[Entity, CloneWriter] = {}
         self.due: dict[Entity, None] = {}  # who is to be told how far it is done; in order
+        self._silent: dict[Entity, None] = {}  # at the last look, by the time of day
         for row in rows:
             if row.entity == NOBODY:
                 continue  # it keeps the numbers of events: see ``Numbers``
@@ -111,7 +112,7 @@ class Writers:
 
     def make(self, entity: Entity, applied: int) -> CloneWriter | None:
         """Return a new one; None if there are too many that must be remembered."""
-        if len(self.known) >= STORE_WRITERS_MAX and not self.forget():
+        if len(self.known) >= STORE_WRITERS_MAX:
             return None
         writer = self.known[entity] = CloneWriter(entity, applied, self._clock.wall_ns(), self._limits)
         return writer
@@ -143,11 +144,17 @@ class Writers:
                 del self.known[entity]
 
     def forget(self) -> list[Entity]:
-        """Forget those not heard of for ``STORE_WRITER_FORGET_S``, and return them."""
+        """Forget those not heard of for ``STORE_WRITER_FORGET_S`` at two looks in a row, and say whom.
+
+        The time of day may have been set, or be that of another machine than before: then at the next look who is
+        there has been heard.
+        """
         old = self._clock.wall_ns() - int(STORE_WRITER_FORGET_S * NS)
-        gone = [entity for entity, each in self.known.items() if each.heard_ns < old and each.channel is None]
+        silent = [entity for entity, each in self.known.items() if each.heard_ns < old and each.channel is None]
+        gone = [entity for entity in silent if entity in self._silent]
         for entity in gone:
             del self.known[entity]
+        self._silent = dict.fromkeys(silent)
         return gone
 
 
