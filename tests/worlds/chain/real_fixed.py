@@ -6,7 +6,7 @@ All promises of a chain hold there, and the last server that lives goes on confi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tests.worlds.chain.faults import ChainFaults
 from tests.worlds.chain.members import ClientLife, ServerLife

@@ -44,9 +44,7 @@ class OrderedLife(ServerLife):
 
     def __init__(self, world: Any, resident: Resident) -> None:
         super().__init__(world, resident)
-        self.face = OrderedStore(
-            world.directory(self.name), chain=world.configuration, name=self.name, tower=TOWER
-        )
+        self.face = OrderedStore(world.directory(self.name), chain=world.configuration, name=self.name, tower=TOWER)
         self.storage = self.face._storage
         self.keeping = self.face._keeping
         self.held_first = self.keeping.held_bytes  # all that its log has: that is longer only for a large state
