@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.fixed_clock import FixedClock
-from tests.worlds.chain.hosts import Disk
+from tests.replication.chain_disk import Disk
 
 from chappe.core import Persist, Reply, Report, Send
 from chappe.limits import CHAIN_LIMITS

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_joining import joiner, tail
-from tests.worlds.chain.hosts import Disk
+from tests.replication.chain_disk import Disk
 
 from chappe.api.chain.key_values import KeyValues
 from chappe.core import Effect, Persist, Send

@@ -45,7 +45,7 @@ def test_a_seed_plays_the_same_world_every_time() -> None:
 def test_where_nothing_goes_wrong_the_first_configuration_stays() -> None:
     world = Chains(3, Settings(disturb=False))
     assert world.play().failure is None
-    assert {host.core.number for host in world.cores_alive()} == {1}
+    assert {host.core.number for host in world.running()} == {1}
 
 
 def reads_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final, get_args, get_origin
 
-from tests.worlds.kv.chain_hosts import ToChain
 from tests.worlds.registry import SCENARIOS
 
 from chappe import channel, core
@@ -52,10 +51,6 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         core.Close: "the peer does not take the rest",
     },
     "kv": {Commit: "the backend is full, or the master dies before it hears of it"},
-    "kv-chain": {
-        core.Send: "the message is lost",
-        ToChain: "the server dies before its chain hears of it, or is not the head any more",
-    },
     "gateway": {PublishToSide: "the domain falls into parts, or who gets it is gone"},
     "maps": {
         core.Publish: BROKEN,
@@ -70,11 +65,11 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         witness.PairRecord: "the disk is full, or the witness dies before it hears of it",
     },
     "chain": {
-        core.Send: "the message is lost",
-        core.Reply: "the message is lost",
+        core.Ask: ABSENT,
+        core.Reply: ABSENT,
         agreement.VoteRecord: "the disk refuses",
-        log.LogChange: "the disk refuses, or the server dies before it hears of it",
-        log.SaveState: "the disk refuses, or the server dies before it hears of it",
+        log.LogChange: "the disk refuses",
+        log.SaveState: "the disk refuses",
     },
 }
 SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {
@@ -82,7 +77,6 @@ SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {
     "log": (42, 63),
     "mesh": (32, 60),
     "kv": (3,),
-    "kv-chain": (15, 9),
     "gateway": (),
     "maps": (12, 22, 33),
     "chain": (0, 1, 21),

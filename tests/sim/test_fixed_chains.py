@@ -137,7 +137,7 @@ def test_a_cut_makes_two_chains_and_one_of_them_is_thrown_away_and_says_so(seed:
     near, *far = (world.settles.confirmed.get(each.name, set()) for each in world.client_members)
     assert near  # both sides have confirmed
     assert any(far)
-    (did,) = {tuple(host.machine.did) for host in world.cores_alive()}  # and all have the same in the end
+    (did,) = {tuple(host.machine.did) for host in world.running()}  # and all have the same in the end
     lost = [bool(side - set(did)) for side in (near, set().union(*far))]
     assert lost in ([True, False], [False, True])
     assert any(each.apart for each in world.settles.told)

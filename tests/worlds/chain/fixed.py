@@ -5,13 +5,13 @@ All promises of a chain hold there, and the last server that lives goes on confi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from tests.worlds.chain.hosts import ClientHost, ServerHost
-from tests.worlds.chain.scenario import ChainCores, ChainFaults, Chains
+from tests.worlds.chain.faults import ChainFaults
+from tests.worlds.chain.members import ClientLife, ServerLife
+from tests.worlds.chain.scenario import Chains
 
-from chappe.sim.host import SimMember
 from chappe.sim.world import Checker, Settings
 
 LOSS = 0.02  # more would make servers miss four beats in a row, which counts as a death
@@ -28,7 +28,7 @@ class Survivor(Checker["FixedChains"]):
         self.confirmed = 0
         self.alone = 0  # survivors that were looked at
 
-    def on_confirmed(self, host: ClientHost, number: int) -> None:
+    def on_confirmed(self, host: ClientLife, number: int) -> None:
         """A client was told something."""
         self.confirmed += 1
 
@@ -36,83 +36,74 @@ class Survivor(Checker["FixedChains"]):
 class DeathsOnly(ChainFaults):
     """Deaths of servers and clients, and clocks that are set."""
 
-    def __init__(self, world: FixedChains, survivor: Survivor) -> None:
-        super().__init__(world)
-        self._survivor = survivor
-        self._alone_until = 0.0  # one server is left until then
+    _last: ServerLife | None = None  # is left alone, and is to live on
 
-    def kinds(self) -> tuple[Callable[[], None], ...]:
-        """What may happen."""
-        return (
-            self._crash, self._crash, self._crash, self._power_cut, self._client_dies, self._set_clock,
-            self._leave_one, self._leave_one, self._leave_one,
-        )  # fmt: skip
+    def kinds(self) -> Sequence[tuple[int, Callable[[], None]]]:
+        """What happens, and how often beside the others."""
+        return ((3, self.crash), (1, self.leave), (1, self.power_cut), (1, self.clock_jump), (3, self.leave_one))
 
-    @property
-    def _alone(self) -> bool:
-        """Whether one server is left, which is to live on."""
-        return self.schedule.on and self.world.now < self._alone_until
+    def crash(self) -> None:
+        """Kill a host, unless all but one are dead."""
+        if self._last is None:
+            super().crash()
 
-    def _kill(self, member: SimMember) -> None:
-        if not self._alone:
-            super()._kill(member)
+    def leave(self) -> None:
+        """A member leaves, unless all but one are dead."""
+        if self._last is None:
+            super().leave()
 
-    def _restart(self, member: SimMember) -> None:
-        if self._alone and member in self.world.server_members:
-            self.world.clock.at(self._alone_until, self._restart, member)
-        else:
-            super()._restart(member)
+    def power_cut(self) -> None:
+        """Cut the power of all, unless all but one are dead."""
+        if self._last is None:
+            super().power_cut()
 
-    def _leave_one(self) -> None:
+    def leave_one(self) -> None:
         """All but one member die, and stay dead until it has confirmed something."""
         world = self.world
-        members = [host for host in world.cores_alive() if host.core.member and host.core.aligned]
-        if not members or self._alone:
+        members = [life for life in world.running() if life.core.member and life.core.aligned]
+        if not members or self._last is not None:
             return
-        last = world.rng.choice(members)
-        dying = [member for member in world.server_members if member.host is not last]
-        for member in dying:
-            self._kill(member)
-        self._alone_until = world.now + ALONE_S
-        for member in dying:
-            self._restart(member)
-        for member in world.client_members:
-            member.restart()
-        world.clock.at(self._alone_until, self._look, last, self._survivor.confirmed)
+        self._last = last = self.rng.choice(members)
+        for place in world.places:
+            if place in world.server_places and place is not last.resident.place:
+                place.kill(power_cut=False)
+                place.residents[0].gone = True
+            else:
+                place.restart()
+        world.clock.after(ALONE_S, self._look, last, world.survivor.confirmed)
 
-    def _look(self, last: ServerHost, before: int) -> None:
-        survivor = self._survivor
-        if not self.schedule.on:
+    def _look(self, last: ServerLife, before: int) -> None:
+        self._last = None
+        world, survivor = self.world, self.world.survivor
+        if not self.on:
             return  # the others were started again
         survivor.alone += 1
         if survivor.confirmed == before:
             survivor.fail(f"{last.name} is the last one that lives, and confirms nothing: {last.core.story()}")
-        world = self.world
-        if world.durable and world.rng.random() < 0.5:  # the others come back first
-            member = world.server_members[last.place]
-            self._kill(member)
-            world.clock.after(world.rng.choice((0.5, 5.0)), self._restart, member)
+        if world.durable and self.rng.random() < 0.5:  # the others come back first
+            last.resident.place.kill(power_cut=True)
+            world.clock.after(self.rng.choice((0.5, 5.0)), last.resident.place.restart)
+        for place in world.server_places:
+            if place is not last.resident.place:
+                place.residents[0].gone = False
+                place.restart()
+
+    def heal(self) -> None:
+        """Let all live again."""
+        for place in self.world.server_places:
+            place.residents[0].gone = False
+        super().heal()
 
 
 class FixedChains(Chains):
     """A fixed chain and its clients: any number of servers die, one goes on; histories are linearizable."""
 
     fixed = True
+    faults_of = DeathsOnly
     lengths_s: ClassVar[tuple[float, ...]] = (10.0, 20.0)
 
-    def __init__(
-        self,
-        seed: int,
-        settings: Settings | None = None,
-        tell: Callable[[str], None] | None = None,
-        cores: ChainCores | None = None,
-    ) -> None:
-        super().__init__(seed, settings, tell, cores)
-        self.wire.loss, self.wire.disorder = min(self.wire.loss, LOSS), 0.0
-
-    def begin(self) -> None:
-        """Servers and clients."""
-        super().begin()
-        survivor = Survivor(self)
-        self.watch(survivor)
-        self._faults = DeathsOnly(self, survivor)
+    def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
+        super().__init__(seed, settings, tell)
+        self.net.query_loss = min(self.net.query_loss, LOSS)
+        self.survivor = Survivor(self)
+        self.watch(self.survivor)

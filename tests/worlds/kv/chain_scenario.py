@@ -8,29 +8,34 @@ has a gap; and when all is well the head of the chain is master, and all servers
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Final
 
-from tests.worlds.chain.hosts import ServerHost
-from tests.worlds.chain.scenario import ChainCores, Chains
-from tests.worlds.kv.chain_hosts import MeshLines, RememberingStore, StoreServer, chain_of
-from tests.worlds.kv.parts import CloneHost, Part, Written, any_write
+from tests.worlds.chain.scenario import CLIENTS, Chains
+from tests.worlds.kv.chained import (
+    CloneResident,
+    Part,
+    RememberingStore,
+    StoreServerLife,
+    StoreServerResident,
+    Written,
+    any_write,
+    role_of,
+)
 from tests.worlds.kv.promises import Histories, States, Survival, contents_of
+from tests.worlds.stage import kind_made_by
 
+from chappe.api.kv import attaching, chained
 from chappe.kv.chained.core import ChainedMaster
-from chappe.kv.chained.machine import StoreMachine
+from chappe.kv.clone import KvClone
 from chappe.limits import KV_LIMITS
 from chappe.sim.world import Checker, Settings
 
-
-@dataclass(frozen=True)
-class StoreCores(ChainCores):
-    """What is under test."""
-
-    machine: type[StoreMachine] = RememberingStore
-    master: type[ChainedMaster] = ChainedMaster
+FIRST_PORT: Final = 9_000
 
 
 class Head(Checker["KvChain"]):
@@ -41,7 +46,7 @@ class Head(Checker["KvChain"]):
     def unsettled(self) -> str | None:
         """What is not yet as it must be."""
         world = self.world
-        servers = chain_of(world)
+        servers = world.alive(StoreServerLife)
         active = [each for each in servers if each.role.active is not None]
         if len(active) != 1 or not active[0].core.head:
             return f"{[each.name for each in active]} are masters"
@@ -61,44 +66,43 @@ class Head(Checker["KvChain"]):
 class KvChain(Chains):
     """A chain whose head is the master of a data store, and its clones; servers and clones write."""
 
-    server_host = StoreServer
-    client_host = CloneHost  # type: ignore[assignment]
+    server = StoreServerResident
+    client = CloneResident
     settle_max_s = 100.0
-    cores: StoreCores
+    attaching: Part  # who attaches a store just now
 
-    def __init__(
-        self,
-        seed: int,
-        settings: Settings | None = None,
-        tell: Callable[[str], None] | None = None,
-        cores: StoreCores | None = None,
-    ) -> None:
-        super().__init__(seed, settings, tell, cores or StoreCores())
-        rng = self.rng
-        self.loss = rng.choice((0.0, 0.0, 0.02, 0.1))
+    def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         self.kv_limits, self.part_bytes = KV_LIMITS, 1 << 20
-        more = Random(f"history {seed}")
-        self.history_size = more.choice((0, 2, 64))  # changes of each key that are kept
+        super().__init__(seed, settings, tell)
+        rng = self.rng
+        self.history_size = rng.choice((0, 2, 64))  # changes of each key that are kept
         if not self.settings.plain:
             self.part_bytes = rng.choice((50, 1_000, 1 << 20))
             self.kv_limits = replace(
                 KV_LIMITS, commit_operations=rng.choice((3, 8_192)), piece_bytes=rng.choice((100, 262_144)),
                 outcomes_max=rng.choice((1, 4_096)), recent_keys=rng.choice((2, 20, 65_536)),
-                recent_bytes=rng.choice((100, 1 << 23)), history_bytes=more.choice((2_000, 1 << 26)),
-                history_erased=more.choice((1, 10_000)),
+                recent_bytes=rng.choice((100, 1 << 23)), history_bytes=rng.choice((2_000, 1 << 26)),
+                history_erased=rng.choice((1, 10_000)),
             )  # fmt: skip
-        self.lines = MeshLines(self)
         self.written: list[Written] = []
-        self.excused = 0
         self.states = States(self)
+        names = [*self.servers, *(f"client{number}" for number in range(CLIENTS))]
+        self.mesh_ports = {name: FIRST_PORT + place for place, name in enumerate(names)}  # each dials those before it
 
-    def machine(self, host: ServerHost) -> Any:
-        """What a new life of a server replicates."""
-        return self.cores.machine()
+    def replaced(self) -> list[tuple[Any, str, Any]]:
+        """What means something else while this world is played."""
+        bits = Random(f"entities {self.seed}")
+        return [
+            *super().replaced(),
+            (secrets, "randbits", bits.getrandbits),
+            (chained, "StoreMachine", RememberingStore),
+            (attaching, "ChainedMaster", kind_made_by(ChainedMaster, partial(self._role, ChainedMaster))),
+            (attaching, "KvClone", kind_made_by(KvClone, partial(self._role, KvClone))),
+        ]
 
-    def random(self, size: int) -> bytes:
-        """Random bytes."""
-        return self.rng.randbytes(size)
+    def _role(self, kind: type, *arguments: Any, **options: Any) -> Any:
+        more = {"part_bytes": self.part_bytes} if kind is ChainedMaster else {}
+        return role_of(self.attaching, kind(*arguments, limits=self.kv_limits, **more, **options | {"notify": True}))
 
     def noted(self, written: Written) -> Written:
         """Remember what is written."""
@@ -110,12 +114,8 @@ class KvChain(Chains):
         return len(self.written)
 
     def progress(self) -> int:
-        """Writes whose outcome is known: where commits are small and threads slow, many wait for long."""
+        """Writes whose outcome is known: where commits are small, many wait for long."""
         return sum([each.told for each in self.written])
-
-    def running(self) -> list[StoreServer]:
-        """The servers that run."""
-        return chain_of(self)
 
     def begin(self) -> None:
         """Servers, and clones in place of the chain's clients."""
@@ -123,25 +123,11 @@ class KvChain(Chains):
         self.watch(Survival(self), self.states, Head(self), Histories(self))
         self.clock.after(0.0, self._work)
 
-    def network_changed(self) -> None:
-        """Somebody is there that was not."""
-        holders = frozenset(each.endpoint for each in self.running())
-        for clone in self.alive(CloneHost):
-            if not clone.frozen:
-                clone.call(clone.role.handle_subscription, holders, lambda endpoint: endpoint in holders, clone.now)
-
-    def heal(self) -> None:
-        """Nothing is lost any more, and all hear who is there."""
-        self.loss = 0.0
-        super().heal()
-        self.lines.mend()
-        self.network_changed()
-
     def _work(self) -> None:
         if not self.working:
             return
         rng = self.rng
-        for host in self.alive(Part):
-            if rng.random() < 0.4:
-                host.write(*any_write(rng, len(self.written)))
+        for life in self.alive(Part):
+            if rng.random() < 0.4 and not life.resident.place.paused:
+                life.soon(0.0, life.write, *any_write(rng, self.next_operation()))
         self.clock.after(rng.expovariate(1 / self.busy_s), self._work)

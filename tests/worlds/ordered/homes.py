@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from tests.worlds.chain.hosts import ServerHost
-from tests.worlds.chain.scenario import Same
+from tests.worlds.chain.checkers import Same
 from tests.worlds.ordered import model
-from tests.worlds.ordered.queries import Driver, Query
-from tests.worlds.ordered.scenario import OneOrder, Ordered, OrderedCores, Truth
+from tests.worlds.ordered.queries import Driver, DriverResident, Query
+from tests.worlds.ordered.scenario import OneOrder, Ordered, Truth
 
 from chappe.log.ordered.commands import (
     Answer,
@@ -31,6 +29,7 @@ from chappe.log.ordered.commands import (
 )
 from chappe.log.ordered.homes import STAGED_BYTES_MAX
 from chappe.log.ordered.homes import Homes as Core
+from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import OrderedLog, Placed
 from chappe.sim.world import Settings, SimWorld
 
@@ -152,15 +151,10 @@ class Homes(Ordered):
     """Queries whose home is a chain of stores: drivers and servers die, rows of a batch are there once, all or none."""
 
     one_order = ExactlyOnce
+    uncommitted_bytes = 25_000  # a commit of each driver puts up to eight batches into the topic, beside those of writers
 
-    def __init__(
-        self,
-        seed: int,
-        settings: Settings | None = None,
-        tell: Callable[[str], None] | None = None,
-        cores: OrderedCores | None = None,
-    ) -> None:
-        super().__init__(seed, settings, tell, cores or OrderedCores(machine=model.Committing))
+    def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
+        super().__init__(seed, settings, tell)
         self.staged_most = self.rng.choice(FULL)
         self.queries = [Query(self, number) for number in range(self.rng.choice((1, 2, 2)))]
         self.batches = 0  # that drivers were told of
@@ -175,15 +169,22 @@ class Homes(Ordered):
         machine.homes = Core(machine._has, self.staged_most)
         return machine
 
-    def machine(self, host: ServerHost) -> Any:
-        """What a new life of a server replicates."""
-        return self.bounded(super().machine(host))
+    def log_of(self, keeping: Keeping) -> OrderedLog:
+        """What a new life of a member replicates."""
+        made = model.Committing(keeping)
+        made.did = []
+        return self.bounded(made)
+
+    def ahead_us(self) -> int:
+        """How far the time of what was committed last is before the world's."""
+        last = self.same.committed[-1].at_us if self.same.committed else 0
+        return last - self.clock.wall_us
 
     def begin(self) -> None:
         """Also drivers."""
         super().begin()
-        drivers = max(self.few(DRIVERS), len(self.queries))
-        self.client_members += [self.join("driver", lambda name: Driver(self, name)) for _ in range(drivers)]
+        for number in range(max(self.few(DRIVERS), len(self.queries))):
+            self.settle_in(DriverResident, f"driver{number}")
 
     def count(self) -> int:
         """Operations, and batches."""

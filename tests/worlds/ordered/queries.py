@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from tests.worlds.chain.members import NOT_COMPARED
 from tests.worlds.linearizable import Operation
 from tests.worlds.ordered import model
-from tests.worlds.ordered.hosts import Writer
+from tests.worlds.ordered.members import WriterLife
+from tests.worlds.residents import Resident
 
-from chappe.core import Report
+from chappe.errors import CommandFailed
 from chappe.log.batch import encode_batch
 from chappe.log.ordered.commands import (
     BeginRun,
@@ -30,12 +32,12 @@ from chappe.log.ordered.commands import (
     decode_answer,
     encode,
 )
-from chappe.replication.chain.client import Finished
-from chappe.replication.chain.messages import OK, RAISED
+from chappe.system import time
 
 ROWS_MAX = 8  # of a batch
 BATCHES_MAX = 8
 PIECE_ROWS = 3
+LEAPT_US = 5_000_000  # further ahead than that since a batch began: some clock was set, and staged rows grew old
 Attempt = tuple[str, int, int, int]  # run, batch, task, number
 
 
@@ -57,18 +59,19 @@ class Query:
         return self.checkpoint + 1 >= self.goal
 
 
-class Driver(Writer):
+class Driver(WriterLife):
     """One life of a driver with its tasks. Two drivers of one query believe that they are the only ones."""
 
-    def __init__(self, world: Any, name: str) -> None:
-        super().__init__(world, name)
-        self.query: Query = world.queries[int(name.removeprefix("driver")) % len(world.queries)]
+    def __init__(self, world: Any, resident: Resident) -> None:
+        super().__init__(world, resident)
+        self.query: Query = world.queries[int(self.name.removeprefix("driver")) % len(world.queries)]
+        self._life = world.next_operation()
         self._runs = 0
         self._run = ""  # that has begun; empty: it is to begin
         self._steps: deque[list[SinkCommand]] = deque()  # those of one list may be asked at once
         self._attempts = 0
         self._rests_until = 0.0
-        self._jumped_us = 0  # how far clocks were set when the batch began
+        self._ahead_us = 0  # how far the chain's time was before the world's when the batch began
 
     @property
     def works(self) -> bool:
@@ -85,7 +88,7 @@ class Driver(Writer):
             return
         if not self._run:
             self._runs += 1
-            self._run = f"{self.address}-{self._runs}"
+            self._run = f"{self.name}/{self._life}-{self._runs}"
             self._steps.clear()
             self._do(self._begin())
             return
@@ -99,12 +102,12 @@ class Driver(Writer):
         return BeginRun(self.query.name, self._run, self.query.checkpoint + 1, True, (), "")
 
     def _do(self, command: SinkCommand) -> None:
-        self._go(0, Operation("topic", command, self.world.now), encode(command))
+        self.do(0, Operation(NOT_COMPARED, command, self.world.now), encode(command))
 
     def _plan(self) -> None:
         """Run the batch behind the last one that Spark knows to be committed."""
         query, rng = self.query, self.world.rng
-        self._jumped_us = self.world.clock.wall_jump_us
+        self._ahead_us = self.world.ahead_us()
         batch = query.checkpoint + 1
         rows = list(range(query.planned[batch]))
         rng.shuffle(rows)
@@ -132,7 +135,7 @@ class Driver(Writer):
         count = 0
         while numbers[count * PIECE_ROWS :]:
             some = numbers[count * PIECE_ROWS : (count + 1) * PIECE_ROWS]
-            body = encode_batch(0, [b"%d" % number for number in some], world.clock.wall_us)
+            body = encode_batch(0, [b"%d" % number for number in some], time.time_ns() // 1000)
             part = world.rng.randrange(model.PARTITIONS)
             pieces.append(StageRows(query.name, self._run, batch, task, self._attempts, count, model.TOPIC, part, body))
             count += 1
@@ -140,15 +143,13 @@ class Driver(Writer):
 
     # -- answers ----------------------------------------------------------------------------------------------
 
-    def _report(self, action: Any) -> None:
-        event = action.event
-        assert isinstance(event, Finished)
-        known = [each for each in zip(event.tokens, event.outcomes, strict=True) if each[1][0] != RAISED]
-        for token in {*event.tokens} - {token for token, _ in known}:
-            del self.under_way[token]  # its result was too much together with others: it is done
-        super()._report(Report(Finished([token for token, _ in known], [outcome for _, outcome in known])))
-        if any(outcome != OK for outcome, _ in event.outcomes):
-            self._steps.clear()  # to do it all again is to do it once
+    def failed(self, operation: Operation, error: CommandFailed) -> None:
+        """Its result was too much together with others: it is done, and to do it all again is to do it once."""
+        self._steps.clear()
+
+    def lost(self, operation: Operation) -> None:
+        """As well."""
+        self._steps.clear()
 
     def told(self, number: int, operation: Operation, result: bytes) -> None:
         """An operation has ended."""
@@ -176,7 +177,7 @@ class Driver(Writer):
                 self.world.full += 1
                 self._give_up(1.0)
             case Missing(why):
-                if isinstance(command, CommitRows) and self.world.clock.wall_jump_us <= self._jumped_us:
+                if isinstance(command, CommitRows) and self.world.ahead_us() < self._ahead_us + LEAPT_US:
                     self.world.fail("exactly once", f"{self._run} has staged its rows, and they are gone: {why}")
                 self._steps.clear()
             case _:
@@ -198,3 +199,9 @@ class Driver(Writer):
         self._run = ""
         self._steps.clear()
         self._rests_until = self.world.now + self.world.rng.random() * most_s
+
+
+class DriverResident(Resident):
+    """A driver over all its lives."""
+
+    life = Driver

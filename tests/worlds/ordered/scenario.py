@@ -8,19 +8,33 @@ of the chain does not have any more, its store has on disk; in the end all have 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, ClassVar
 
-from tests.worlds.chain.hosts import ServerHost
-from tests.worlds.chain.scenario import ChainCores, Chains, Same
-from tests.worlds.disk import SimDisk
+from tests.worlds.chain.checkers import Same
+from tests.worlds.chain.faults import ChainFaults
+from tests.worlds.chain.scenario import Chains
 from tests.worlds.linearizable import Operation
 from tests.worlds.ordered import model
-from tests.worlds.ordered.hosts import Lines, OrderedServer, Reader, Writer
+from tests.worlds.ordered.members import (
+    TOWER,
+    OrderedLife,
+    OrderedResident,
+    ReaderLife,
+    ReaderResident,
+    StallingStorage,
+    WriterLife,
+    WriterResident,
+)
+from tests.worlds.stage import kind_made_by
 
+from chappe import Tower
+from chappe.api.log import consumer, ordered_store, store
 from chappe.limits import LOG_LIMITS, ChainLimits
-from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
+from chappe.log.consuming import ConsumingMember
 from chappe.log.delivery import Records
 from chappe.log.ordered.commands import Describe, Layout, decode_answer, encode
 from chappe.log.ordered.keeping import Keeping
@@ -28,22 +42,12 @@ from chappe.log.ordered.machine import OrderedLog, PartitionEnd, Placed
 from chappe.log.store import LogStore
 from chappe.replication.chain.messages import Entry
 from chappe.replication.chain.replica import ChainReplica
+from chappe.runtime import log_seats, store_ports
 from chappe.sim.world import Checker, Settings
 
 READERS = 2
 STALLS = 0.5  # in so many worlds the disk of a store stalls, and not that of its chain ...
 STALL_S = 8.0  # ... for so long: its member is taken out, and joins meanwhile
-UNCOMMITTED_BYTES = 10_000  # more than all writers have under way at once
-
-
-@dataclass(frozen=True)
-class OrderedCores(ChainCores):
-    """What is under test."""
-
-    machine: type[model.Remembering] = model.Remembering
-    keeping: type[Keeping] = Keeping
-    store: type[LogStore] = LogStore
-    consumer: type[LogConsumer] = LogConsumer
 
 
 class Truth:
@@ -99,28 +103,27 @@ class OneOrder(Checker["Ordered"]):
             self.truth.commit(entry)
         self.world.ends = _ends(self.truth.machine)
 
-    def on_step(self, host: OrderedServer) -> None:
+    def on_step(self, host: OrderedLife) -> None:
         """A member has done something: what its log has no more is on its store's disk."""
         self.follow(self.world.same)
         core = host.core
         if core.member and core.aligned:
             for name, end in self.truth.ends[min(core.log.base, len(self.truth.ends) - 1)].items():
-                stored = host.records.partition(model.TOPIC.decode(), name)
-                if stored is None or stored.next < end:
+                if host.ends.get(name, 0) < end:
                     self.fail(f"{host.name} has forgotten {core.log.base} entries, and its store ends before {end}")
 
         most = self.world.held_most + host.held_first
         if host.keeping.held_bytes > most:
             self.fail(f"{host.name} holds {host.keeping.held_bytes} bytes that are not on disk, of {most}")
 
-    def on_stored(self, host: OrderedServer) -> None:
+    def on_stored(self, host: OrderedLife) -> None:
         """A store has done something: it has nothing that is not committed."""
         self.follow(self.world.same)
-        for (_, name), part in host.records.parts.items():
-            if part.next > len(self.truth.parts.get(name, ())):
-                self.fail(f"the store of {host.name} has {part.next} records of {name}, more than are committed")
+        for name, end in host.ends.items():
+            if end > len(self.truth.parts.get(name, ())):
+                self.fail(f"the store of {host.name} has {end} records of {name}, more than are committed")
 
-    def on_deliver(self, reader: Reader, action: Records) -> None:
+    def on_deliver(self, reader: ReaderLife, action: Records) -> None:
         """A consumer gets records: the next ones of a partition, and those that are committed."""
         self.follow(self.world.same)
         name, start = action.partition, action.start
@@ -132,7 +135,7 @@ class OneOrder(Checker["Ordered"]):
             self.fail(f"{reader.name} gets {found} at {start} of {name}, which has {self.truth.parts.get(name)}")
         reader.positions[name] = start + len(found)
 
-    def on_appended(self, writer: Writer, number: int, operation: Operation) -> None:
+    def on_appended(self, writer: WriterLife, number: int, operation: Operation) -> None:
         """A writer was told where its records are."""
         self.follow(self.world.same)
         match operation.outcome:
@@ -146,116 +149,102 @@ class OneOrder(Checker["Ordered"]):
     def unsettled(self) -> str | None:
         """All stores and consumers have everything."""
         self.follow(self.world.same)
-        for host in self.world.alive(OrderedServer):
+        for host in self.world.alive(OrderedLife):
             for name, values in self.truth.parts.items():
-                found = _contents(host.records, name)
+                found = host.contents(name)
                 if found != values[: len(found)]:
                     self.fail(f"the store of {host.name} has {found} in {name}, which is {values}")
                 if len(found) < len(values):
                     return f"the store of {host.name} has {len(found)} of {len(values)} in {name}"
             if host.keeping.settled < host.keeping.mark():
                 return f"{host.name} does not know that its records are on disk"
-        for reader in self.world.alive(Reader):
+        for reader in self.world.alive(ReaderLife):
             for name, values in self.truth.parts.items():
                 if reader.positions.get(name, 0) < len(values):
                     return f"{reader.name} has {reader.positions.get(name, 0)} of {len(values)} of {name}"
         return None
 
 
+class OrderedFaults(ChainFaults):
+    """Disturbs stores that are a chain, and stalls the files of one while those of its chain go on."""
+
+    def plan(self, until: float) -> None:
+        """Draw what happens up to ``until``."""
+        super().plan(until)
+        if self.rng.random() < STALLS:
+            self.at(self.rng.random() * until / 2, self.stall_store)
+
+    def stall_store(self) -> None:
+        """Its member is taken out, and joins meanwhile."""
+        self.world.stalled = self.rng.choice(self.world.servers)
+        self.world.clock.after(STALL_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self.world.stalled = ""
+
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        self._go_on()
+        super().heal()
+
+
 class Ordered(Chains):
     """A chain of stores with ordered topics, its writers, and consumers: one order at all of them, whatever dies."""
 
-    server_host = OrderedServer
-    client_host = Writer
-    one_order: type[OneOrder] = OneOrder
+    server = OrderedResident
+    client = WriterResident
+    faults_of = OrderedFaults
+    one_order: ClassVar[type[OneOrder]] = OneOrder
     step = staticmethod(model.step)
     begins = staticmethod(model.begin)
     settle_max_s = 200.0
-    cores: OrderedCores
+    always_durable = True
+    uncommitted_bytes: ClassVar[int] = 10_000  # more than all writers have under way at once
 
-    def __init__(
-        self,
-        seed: int,
-        settings: Settings | None = None,
-        tell: Callable[[str], None] | None = None,
-        cores: OrderedCores | None = None,
-    ) -> None:
-        super().__init__(seed, settings, tell, cores or OrderedCores())
-        self.durable = True
-        rng = self.rng
-        self.waiting_bytes = rng.choice((100, 5_000, 1 << 26))
+    def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
+        self.ordered_rng = rng = Random(f"ordered {seed}")
+        self.waiting_bytes: int = rng.choice((100, 5_000, 1 << 26))
         self.log_limits = replace(
             LOG_LIMITS, batch_bytes=rng.choice((300, 64 * 1024)), read_bytes_max=rng.choice((200, 1 << 20)),
             heads_page=rng.choice((1, 10_000)), small_batch_bytes=rng.choice((0, 8 * 1024)),
         )  # fmt: skip
+        super().__init__(seed, settings, tell)
         # Who is full may have one message more, and what was not committed then.
-        self.held_most = self.waiting_bytes + self.limits.append_bytes + UNCOMMITTED_BYTES
-        self.records = {name: SimDisk(f"{seed}-{name}") for name in self.servers}
-        self.lines = Lines(self)
-        self.store_s: dict[str, float] = {}  # how long a write takes at a store that stalls
-        self.keepings: dict[str, Keeping] = {}
+        self.held_most = self.waiting_bytes + self.limits.append_bytes + self.uncommitted_bytes
+        self.stalled = ""  # the member whose store takes nothing
         self.ends = [0] * model.PARTITIONS  # of the partitions, as far as anything is committed
 
-    def machine(self, host: ServerHost) -> Any:
-        """What a new life of a server replicates."""
-        keeping = self.keepings[host.name] = self.cores.keeping(self.waiting_bytes)
-        made = self.cores.machine(keeping)
+    def replaced(self) -> list[tuple[Any, str, Any]]:
+        """What means something else while this world is played."""
+        limits = self.log_limits
+        return [
+            *super().replaced(),
+            (ordered_store, "WAITING_BYTES_MAX", self.waiting_bytes),
+            (ordered_store, "OrderedLog", self.log_of),
+            (store, "SegmentStorage", StallingStorage),
+            (StallingStorage, "world", self),
+            (store_ports, "LogStore", partial(LogStore, limits=limits)),
+            (consumer, "LogConsumer", partial(LogConsumer, limits=limits)),
+            (log_seats, "ConsumingMember", kind_made_by(ConsumingMember, lambda name: ConsumingMember(name, limits))),
+        ]
+
+    def log_of(self, keeping: Keeping) -> OrderedLog:
+        """What a new life of a member replicates."""
+        made = model.Remembering(keeping)
         made.did = []
         return made
 
-    def lose_disk(self, name: str) -> None:
-        """What a server had on disk is gone, also what its store had."""
-        super().lose_disk(name)
-        self.records[name] = SimDisk(f"{self.seed}-{name}-{self.next_disk()}")
-
-    def hearers(self) -> list[str]:
-        """Who hears what stores publish."""
-        return [*self.servers, *(each.name for each in self.readers)]
-
     def begin(self) -> None:
-        """Servers, writers and consumers."""
-        self.readers = []
-        self.readers = [self.join("reader", lambda name: Reader(self, name)) for _ in range(self.few(READERS))]
+        """Members, writers and consumers."""
+        with self.stage.on("tower"):
+            self.tower = Tower(TOWER)
         super().begin()
-        self.same = next(each for each in self.checkers if isinstance(each, Same))
+        for _ in range(self.few(READERS)):
+            self.settle_in(ReaderResident, self.new_name("reader"))
         self.watch(self.one_order(self))
-
-    def plan(self, until: float) -> float:
-        """Plan the faults; consumers die, too."""
-        if self.settings.disturb:
-            for reader in self.readers:
-                at = self.rng.random() * until
-                self.clock.at(at, reader.crash)
-                self.clock.at(at + 0.3, reader.restart)
-        planned = super().plan(until)
-        if self.settings.disturb and self.rng.random() < STALLS:
-            name = self.rng.choice(self.servers)
-            at = self.rng.random() * until / 2
-            self.clock.at(at, self._stall, name, STALL_S)
-            self.clock.at(at + STALL_S, self._stall, name, 0.0)
-        return planned
-
-    def _stall(self, name: str, write_s: float) -> None:
-        self.store_s = {name: write_s} if write_s else {}
-
-    def heal(self) -> None:
-        """End everything that is wrong."""
-        super().heal()
-        self.store_s.clear()
 
 
 def _ends(machine: OrderedLog) -> list[int]:
     found = decode_answer(machine.read(encode(Describe(model.TOPIC))))
     assert isinstance(found, Layout)
     return [each.next for each in found.parts] or [0] * model.PARTITIONS
-
-
-def _contents(records: SimDisk, name: str) -> list[int]:
-    """What a store has of a partition from its beginning up to the first hole."""
-    found: list[int] = []
-    part = records.parts.get((model.TOPIC.decode(), name))
-    for block in [] if part is None else part.blocks:
-        if block.base > len(found):
-            break
-        found += model.numbers(Batch.parse(block.body))[len(found) - block.base :]
-    return found
