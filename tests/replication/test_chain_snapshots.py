@@ -9,8 +9,8 @@ from random import Random
 import msgspec
 import pytest
 from tests.fixed_clock import FixedClock
-from tests.replication.test_chain_joining import joiner, tail
 from tests.replication.chain_disk import Disk
+from tests.replication.test_chain_joining import joiner, tail
 
 from chappe.api.chain.key_values import KeyValues
 from chappe.core import Effect, Persist, Send

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from tests.worlds.chain.fixed import FixedChains, Survivor
 from tests.worlds.chain.checkers import Same
+from tests.worlds.chain.fixed import FixedChains, Survivor
 from tests.worlds.chain.members import ClientLife, ServerLife
 from tests.worlds.chain.scenario import Chains
 from tests.worlds.residents import Life
@@ -125,7 +125,7 @@ class Cut(FixedChains):
         return super(Chains, self).finish()
 
 
-@pytest.mark.parametrize("seed", (3, 4, 8, 13, 15))
+@pytest.mark.parametrize("seed", [3, 4, 8, 13, 15])
 def test_a_cut_makes_two_chains_and_one_of_them_is_thrown_away_and_says_so(seed: int) -> None:
     world = Cut(seed)
 

@@ -1,5 +1,5 @@
-"""Worlds of a chain as users run it: servers with files, and clients, on hosts that die, lose power, stand still and are
-cut off; whose clocks drift, and whose disks tear, refuse, are slow or are lost.
+"""Worlds of a chain as users run it: servers with files, and clients. Hosts die, lose power, stand still, are cut off;
+their clocks drift, and their disks tear, refuse, are slow or are lost.
 
 Promises: what is committed is the same everywhere and stays; it is in the logs of all members; a member's log is a part
 of its predecessor's; states at the same entry are equal byte for byte; a command is done once; what clients saw is what

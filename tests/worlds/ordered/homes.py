@@ -151,7 +151,7 @@ class Homes(Ordered):
     """Queries whose home is a chain of stores: drivers and servers die, rows of a batch are there once, all or none."""
 
     one_order = ExactlyOnce
-    uncommitted_bytes = 25_000  # a commit of each driver puts up to eight batches into the topic, beside those of writers
+    uncommitted_bytes = 25_000  # each driver's commit puts up to eight batches into the topic
 
     def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, settings, tell)
