@@ -20,13 +20,13 @@ class SimNetwork:
         self.clock = world.clock
         self.failed = world.failed
         self._base_s = base_s
-        self._spike = spike
+        self.spike = spike
         self._cuts: dict[frozenset[str], float] = {}
 
     def delay(self) -> float:
         rng = self.clock.rng
         delay = self._base_s * (0.5 + rng.random())
-        if self._spike and rng.random() < self._spike:
+        if self.spike and rng.random() < self.spike:
             delay += rng.random() * 0.5
         return delay
 

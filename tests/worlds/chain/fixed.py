@@ -14,7 +14,7 @@ from tests.worlds.chain.scenario import Chains
 
 from chappe.sim.world import Checker, Settings
 
-LOSS = 0.02  # more would make servers miss four beats in a row, which counts as a death
+LOSS = 0.02  # more, or messages that are late, would make servers miss four beats in a row, which counts as a death
 ALONE_S = 3.0  # the last server is alone for so long: it has to confirm something within
 
 
@@ -105,5 +105,6 @@ class FixedChains(Chains):
     def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, settings, tell)
         self.net.query_loss = min(self.net.query_loss, LOSS)
+        self.net.spike = 0.0
         self.survivor = Survivor(self)
         self.watch(self.survivor)
