@@ -21,7 +21,6 @@ from chappe.sim.world import Settings
 
 CHUNK = 5
 SEEDS = 10  # the command plays more of them
-TRIED = (0, 10, *range(11, 40))  # of these one finds each of the first three faults: those that did first
 SHORT = Settings(minutes=0.1)
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -155,15 +154,15 @@ def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "seeds"),
     [
-        (confirms_before_the_chain_has_it, TRIED),
-        (leads_before_the_chain_says_so, TRIED),
-        (forgets_who_wrote, TRIED),
+        (confirms_before_the_chain_has_it, (1, 3)),
+        (leads_before_the_chain_says_so, (0, 1)),
+        (forgets_who_wrote, (0, 3)),
         (keeps_what_it_had_not_told, (205,)),
         (stays_master_without_its_place, (21, 41, 42)),
         (restores_no_writers, (0, 1, 2)),
         (restores_no_half_commit, (106, 172, 217)),
-        (forgets_the_commit_that_was_half_told, (1, 5, 9)),
-        (numbers_only_what_clones_hear, (19, 21, 37)),
+        (forgets_the_commit_that_was_half_told, (1, 3)),
+        (numbers_only_what_clones_hear, (3,)),
     ],
 )
 def test_a_broken_chained_master_is_caught(

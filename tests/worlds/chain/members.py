@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tests.worlds.chain import machine
 from tests.worlds.linearizable import Operation
@@ -22,8 +22,7 @@ KEYS: Final = ("r0", "r1", "c0", "l0")
 UNDER_WAY_MAX: Final = 4  # operations of one client
 NUMBERS_MAX: Final = 4  # different values, so that a compare-and-set sometimes hits
 NOT_COMPARED: Final = "topic"  # the key of operations that are not compared with one copy
-GIVES_UP_S: Final = (0.0, 0.3, 3.0)  # how long a client waits for an answer that it then wants no more
-GIVES_UP: Final = 0.1  # ... of so many operations
+GIVES_UP_S: Final = (0.0, 0.3, 3.0)  # how long a client waits for an answer that it wants no more then
 
 
 class WatchedPorts(ChainServerPorts):
@@ -110,6 +109,8 @@ class PlainServer(ServerLife):
 class ClientLife(ChainLife):
     """One life of a client, which remembers what it was told."""
 
+    gives_up: ClassVar[float] = 0.1  # of its operations it waits for so many not to their end
+
     def __init__(self, world: Any, resident: Resident) -> None:
         super().__init__(world, resident)
         self.face = Chain(world.configuration)
@@ -162,7 +163,7 @@ class ClientLife(ChainLife):
         if operation.key != NOT_COMPARED:
             self.world.history.append(operation)
         self.under_way[call] = number, operation
-        if self.world.rng.random() < GIVES_UP:
+        if self.world.rng.random() < self.gives_up:
             self.soon(self.world.rng.choice(GIVES_UP_S), self._end, call)
         call.then(partial(self._answered, call))
 

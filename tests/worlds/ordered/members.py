@@ -90,6 +90,7 @@ class OrderedLife(ServerLife):
 class WriterLife(ClientLife):
     """One life of a writer."""
 
+    gives_up = 0.0  # what is given up is under way all the same, and counts for what a store may hold
     ready = False
 
     def operate(self) -> None:
