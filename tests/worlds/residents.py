@@ -74,7 +74,8 @@ class Resident:
             with self.world.stage.on(self.place.name):
                 self.now = self.life(self.world, self)
         except self.life.cannot as error:
-            self.world.hosts.pop(self.name, None)
+            if self.now is None or not self.now.alive:  # else it was killed, and begun again, while it waited
+                self.world.hosts.pop(self.name, None)
             self.world.trace(None, "%s cannot start: %s", self.name, error)
             self.world.clock.after(RETRY_S, self.begin)
         else:
