@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.worlds.chain.members import ChainLife, ClientLife, ServerLife
+from tests.worlds.chain.members import UNDER_WAY_MAX, ChainLife, ClientLife, ServerLife
 from tests.worlds.linearizable import Operation
 from tests.worlds.ordered import model
 from tests.worlds.residents import Resident
@@ -156,9 +156,14 @@ class OrderedResident(Resident):
 
 
 class WriterResident(Resident):
-    """A writer over all its lives."""
+    """A writer over all its lives; what one has under way at its end is done all the same, beside that of the next."""
 
     life = WriterLife
+    under_way_bytes = UNDER_WAY_MAX * 700
+
+    def ended(self, *, power_cut: bool, killed: bool) -> None:
+        """Members may hold more from now on."""
+        self.world.held_most += self.under_way_bytes
 
 
 class ReaderResident(Resident):

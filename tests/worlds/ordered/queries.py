@@ -12,7 +12,7 @@ from typing import Any
 from tests.worlds.chain.members import NOT_COMPARED
 from tests.worlds.linearizable import Operation
 from tests.worlds.ordered import model
-from tests.worlds.ordered.members import WriterLife
+from tests.worlds.ordered.members import WriterLife, WriterResident
 from tests.worlds.residents import Resident
 
 from chappe.errors import CommandFailed
@@ -201,7 +201,8 @@ class Driver(WriterLife):
         self._rests_until = self.world.now + self.world.rng.random() * most_s
 
 
-class DriverResident(Resident):
+class DriverResident(WriterResident):
     """A driver over all its lives."""
 
     life = Driver
+    under_way_bytes = 5_000
