@@ -25,6 +25,7 @@ TOWER: Final = "127.0.0.1:5556:5557"
 READ_BYTES: Final = 1_000_000
 CHANGES_MAX: Final = 100_000
 SEED_BYTES: Final = 16
+OPERATION_BYTES: Final = 700  # that an append takes in memory, with what it takes beside its records
 
 
 class StallingStorage(SegmentStorage):
@@ -159,7 +160,7 @@ class WriterResident(Resident):
     """A writer over all its lives; what one has under way at its end is done all the same, beside that of the next."""
 
     life = WriterLife
-    under_way_bytes = UNDER_WAY_MAX * 700
+    under_way_bytes = UNDER_WAY_MAX * OPERATION_BYTES
 
     def ended(self, *, power_cut: bool, killed: bool) -> None:
         """Members may hold more from now on."""

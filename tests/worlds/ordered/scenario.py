@@ -15,10 +15,12 @@ from typing import Any, ClassVar
 
 from tests.worlds.chain.checkers import Same
 from tests.worlds.chain.faults import ChainFaults
+from tests.worlds.chain.members import UNDER_WAY_MAX
 from tests.worlds.chain.scenario import Chains
 from tests.worlds.linearizable import Operation
 from tests.worlds.ordered import model
 from tests.worlds.ordered.members import (
+    OPERATION_BYTES,
     TOWER,
     OrderedLife,
     OrderedResident,
@@ -209,8 +211,9 @@ class Ordered(Chains):
             heads_page=rng.choice((1, 10_000)), small_batch_bytes=rng.choice((0, 8 * 1024)),
         )  # fmt: skip
         super().__init__(seed, settings, tell)
-        # Who is full may have one message more, and what was not committed then.
-        self.held_most = self.waiting_bytes + self.limits.append_bytes + self.uncommitted_bytes
+        # Who is full may have one message more, in which is a step of a writer, and what was not committed then.
+        message_bytes = max(self.limits.append_bytes, UNDER_WAY_MAX * OPERATION_BYTES)
+        self.held_most = self.waiting_bytes + message_bytes + self.uncommitted_bytes
         self.stalled = ""  # the member whose store takes nothing
         self.ends = [0] * model.PARTITIONS  # of the partitions, as far as anything is committed
 
