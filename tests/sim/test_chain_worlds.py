@@ -267,7 +267,7 @@ def says_that_it_is_not_done(patch: pytest.MonkeyPatch) -> None:
         (syncs_nothing, 0),
         (counts_a_refused_write, 8),
         (begins_with_nothing, 0),
-        (keeps_no_vote, 14),
+        (keeps_no_vote, 28),
         (loses_a_job, 0),
         (mixes_up_answers, 0),
         (says_that_it_is_not_done, 0),

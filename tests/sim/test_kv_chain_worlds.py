@@ -15,7 +15,6 @@ from chappe.kv.chained.fed import Did, Led
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import Row
 from chappe.kv.entity import Entity
-from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
 from chappe.sim.world import Settings
 
@@ -100,16 +99,6 @@ def forgets_who_wrote(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChainedMaster, "_do", forgetful)
 
 
-def keeps_what_it_had_not_told(patch: pytest.MonkeyPatch) -> None:
-    """A head that loses its place leaves here what the chain never had."""
-    end = KvMaster.end
-    patch.setattr(KvMaster, "end", lambda self, told, now: end(self, True, now))
-
-
-def stays_master_without_its_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ChainedMaster, "_step_down", lambda self, now: None)
-
-
 def restores_no_writers(patch: pytest.MonkeyPatch) -> None:
     """Who joins, or starts again, would do a write again."""
     become = StoreMachine.become
@@ -136,17 +125,6 @@ def numbers_only_what_clones_hear(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChannelProducer, "pass_over", lambda self, count: None)
 
 
-def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:
-    """The pieces of a commit before the snapshot are missing when the last one comes."""
-    become = StoreMachine.become
-
-    def forgetful(self: StoreMachine, kept: Any, rows: Any) -> None:
-        become(self, kept, rows)
-        self._parts = []
-
-    patch.setattr(StoreMachine, "become", forgetful)
-
-
 # What the world of a chain cannot show, and ``tests/kv/test_chained.py`` does: commits of a head that was replaced are
 # always before the next master's name in the log, and clones are told of nothing that the next master lacks.
 
@@ -157,10 +135,7 @@ def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:
         (confirms_before_the_chain_has_it, (1, 3)),
         (leads_before_the_chain_says_so, (0, 1)),
         (forgets_who_wrote, (0, 3)),
-        (keeps_what_it_had_not_told, (205,)),
-        (stays_master_without_its_place, (21, 41, 42)),
         (restores_no_writers, (0,)),
-        (restores_no_half_commit, (106, 172, 217)),
         (forgets_the_commit_that_was_half_told, (1, 3)),
         (numbers_only_what_clones_hear, (3,)),
     ],

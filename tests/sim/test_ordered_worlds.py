@@ -8,14 +8,10 @@ from collections.abc import Callable
 import pytest
 from tests.worlds.ordered.scenario import Ordered
 
-from chappe.core import Effect
 from chappe.log.ordered.commands import ANY, Answer, Append
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import OrderedLog
-from chappe.log.sources import Key
-from chappe.log.store import LogStore
 from chappe.replication.chain.core import ChainServerCore
-from chappe.replication.chain.joining import Joining
 from chappe.sim.world import Settings
 
 CHUNK = 3
@@ -65,17 +61,6 @@ def appends_whatever_was_expected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderedLog, "_append", anywhere)
 
 
-def lets_go_of_what_the_disk_refuses(patch: pytest.MonkeyPatch) -> None:
-    give = Keeping._give
-
-    def once(self: Keeping, store: LogStore, key: Key, now: float) -> list[Effect]:
-        self._ways[key].given.clear()
-        return give(self, store, key, now)
-
-    patch.setattr(Keeping, "_give", once)
-    patch.setattr(LogStore, "_listed", lambda self, source, question, answer, now: [])
-
-
 def shows_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     """The head does what it is asked for as soon as it has it, and publishes that."""
 
@@ -86,19 +71,12 @@ def shows_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChainServerCore, "_commit", commit)
 
 
-def takes_all_that_comes(patch: pytest.MonkeyPatch) -> None:
-    """Who joins, however far its store is behind."""
-    patch.setattr(Joining, "full", property(lambda self: False))
-
-
 @pytest.mark.parametrize(
     ("fault", "first", "seen"),
     [
         (forgets_what_the_store_has_not_written, 0, "has forgotten"),
-        (takes_in_who_lacks_records, 4, "has forgotten"),
+        (takes_in_who_lacks_records, 0, "has forgotten"),
         (appends_whatever_was_expected, 0, "no single copy"),
-        (lets_go_of_what_the_disk_refuses, 5, "not settled"),
-        (takes_all_that_comes, 82, "holds .* bytes that are not on disk"),
         (shows_what_is_not_committed, 0, "commits .*, [a-e] has"),
     ],
 )
