@@ -48,8 +48,11 @@ class OrderedLife(ServerLife):
         self.face = OrderedStore(world.directory(self.name), chain=world.configuration, name=self.name, tower=TOWER)
         self.storage = self.face._storage
         self.keeping = self.face._keeping
-        self.held_first = self.keeping.held_bytes  # all that its log has: that is longer only for a large state
         server = self.face._server
+        log, committed = server._ports.core.log, server._ports.core.committed
+        begun = [log.entry(index) for index in range(committed + 1, log.end + 1)]
+        # All that its log has: that is longer only for a large state. What is not committed there may be yet.
+        self.held_first = self.keeping.held_bytes + sum([(1 + len(each.also)) * OPERATION_BYTES for each in begun])
         self.machine = server._ports.core.replica.machine
         self._seen = 0  # the version of the storage that was looked at
         self.ends: dict[str, int] = {}  # what the store has of each partition
