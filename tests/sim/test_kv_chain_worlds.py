@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.worlds.kv.chain_scenario import KvChain
+from tests.worlds.kv.chained import StoreServerLife
 
 from chappe.channel import ChannelProducer
 from chappe.kv.backend import Commit, WriterRow
@@ -54,7 +55,8 @@ def test_where_nothing_goes_wrong_all_writes_are_confirmed_and_one_is_master() -
     world = KvChain(5, Settings(disturb=False))
 
     assert world.play().failure is None
-    assert [host.core.head for host in world.running()] == [host.role.active is not None for host in world.running()]
+    servers = world.alive(StoreServerLife)
+    assert [host.core.head for host in servers] == [host.role.active is not None for host in servers]
     assert len(world.written) > 20
 
 
