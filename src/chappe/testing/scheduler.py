@@ -102,6 +102,7 @@ class Scheduler:
         self._steps = 0
         self._driving = False
         self._driver = 0  # the thread that drives, while one does
+        self.calls: set[Thread] = set()  # slow calls under way
         self._stands: dict[threading.Thread, tuple[object, float]] = {}  # where each stands that goes on; since when
         self._ended = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="chappe-testing", daemon=True)
@@ -192,9 +193,9 @@ class Scheduler:
     def alone(self, host: Any) -> Iterator[None]:
         """Run the ``with`` while nobody drives, and no slow call of ``host`` is under way."""
         while True:
-            self.wait(lambda: not _calls(host))
+            self.wait(lambda: not self._calls_of(host))
             with self._change:
-                if not self._driving and not _calls(host):
+                if not self._driving and not self._calls_of(host):
                     self._driving = True
                     break
                 self._change.wait(LOOK_S)
@@ -204,6 +205,10 @@ class Scheduler:
             with self._change:
                 self._driving = False
                 self._change.notify_all()
+
+    def _calls_of(self, host: Any) -> bool:
+        """Whether a slow call of a host's members is under way."""
+        return any(each.host is host for each in list(self.calls))
 
     def run_now(self) -> None:
         """Do all that can be done without time passing; for an event loop that does not wait."""
@@ -251,8 +256,10 @@ class Scheduler:
         self._stands = stands
         return any(now - since <= STUCK_S for _, since in stands.values())
 
-    def told(self) -> None:
+    def ended(self, thread: Thread) -> None:
+        """A thread has ended."""
         with self._change:
+            self.calls.discard(thread)
             self._change.notify_all()
 
     # -- what the one who drives does -----------------------------------------------------------------
@@ -261,8 +268,17 @@ class Scheduler:
         """Do one thing; return False if it was to let a thread go on."""
         if self._let_go_on():
             return False
-        if not self._do_now():
+        if not self._do_now() and not self._await_calls():
             self._jump()
+        return True
+
+    def _await_calls(self) -> bool:
+        """Let slow calls go on, which take real time and none of the world's; whether there are some."""
+        with self._change:
+            waiting = {each.thread for each in self._waiters if not each.goes}
+            if self.calls <= waiting:
+                return False
+            self._change.wait(LOOK_S)
         return True
 
     def _let_go_on(self) -> bool:
@@ -359,6 +375,11 @@ class Thread(threading.Thread):
         """True if its host is, and it waits for more than the system."""
         return bool(self.host.paused) and not self.ends
 
+    def start(self) -> None:
+        if self.ends:
+            self._scheduler.calls.add(self)
+        super().start()
+
     def run(self) -> None:
         machine.drive(self.host)
         try:
@@ -369,7 +390,7 @@ class Thread(threading.Thread):
                 raise
         finally:
             machine.drive(None)
-            self._scheduler.told()
+            self._scheduler.ended(self)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, on the world's clock."""
@@ -379,11 +400,6 @@ class Thread(threading.Thread):
 
 def _not_ahead(now: float) -> int:
     return 0
-
-
-def _calls(host: Any) -> bool:
-    """Return True if a slow call of a host's members is under way."""
-    return any(isinstance(each, Thread) and each.ends and each.host is host for each in threading.enumerate())
 
 
 def check_alive() -> None:
