@@ -234,6 +234,31 @@ def test_who_waits_keeps_its_place_however_often_it_asks() -> None:
     assert reasons == {"busy"}
 
 
+def test_the_other_server_keeps_its_place_between_two_questions() -> None:
+    rig = Rig(replace(SMALL, views_max=1, view_shared_s=0.0))
+    server = rig.server()
+    core = server.core
+
+    def hello(who: bytes, *, peer: bool = False) -> None:
+        frames = say.encode(say.Hello(1, who.ljust(10), (b"",), b"", 0, 0, peer))
+        core.handle_request(who, frames, rig.now)
+        core.flush(rig.now)
+
+    fill(server, 100)
+    hello(b"slow")
+    fill(server, 101)
+    hello(b"peer", peer=True)
+    hello(b"late")
+    core.handle_request(b"peer", say.encode(say.Taken(1, 0, 0, 0)), rig.now)  # on its way when it was told to wait
+    rig.now += 2.0  # it asks again later
+    core.handle_timeout(rig.now)
+    core.handle_request(b"slow", say.encode(say.Goodbye(1)), rig.now)
+    replies = [each for each in core.flush(rig.now) if isinstance(each, Reply)]
+
+    assert replies[0].to == b"peer"
+    assert isinstance(say.from_server(replies[0].message[0]), say.Welcome)
+
+
 def test_ten_thousand_idle_clients_cost_a_message_of_one_nothing() -> None:
     rig = Rig()
     server = rig.server()

@@ -141,7 +141,7 @@ class MapStreams:
             stream.moved_at = former.moved_at
             self.under_way += stream.before
         self._touched[client] = None
-        self._silences.set(client, now + self._silent_s(hello.peer))
+        self._heard(stream, now)
         ledger = self._ledger
         session = ledger.session(hello.session, now)
         if session.taken < hello.done:  # what it was told by another server
@@ -154,13 +154,13 @@ class MapStreams:
             stream.synced = True
             stream.refusals = ledger.refusals - len(ledger.refused)  # it may know some of them
         else:
-            self._wait(stream)
+            self._wait(stream, now)
 
     def taken(self, client: bytes, taken: say.Taken, now: float, effects: list[Effect]) -> None:
         stream = self._known(client, taken.stream, effects)
         if stream is None:
             return
-        self._silences.set(client, now + self._silent_s(stream.peer))
+        self._heard(stream, now)
         if taken.messages > stream.sent:
             self._end(client)
             self.refuse(client, taken.stream, "unknown", effects)
@@ -271,10 +271,11 @@ class MapStreams:
                 self._end(client)
                 self.refuse(client, stream.number, "full", effects)
 
-    def _wait(self, stream: _MapStream) -> None:
-        """Let a stream wait for a snapshot, in the place that it may have already."""
+    def _wait(self, stream: _MapStream, now: float) -> None:
+        """Have it wait for a snapshot, in the place that it may have already."""
         stream.synced = False
         self._waiting[stream.client] = None
+        self._heard(stream, now)
         self._asked.append(stream.client)
         if stream.peer:
             self._waiting.move_to_end(stream.client, last=False)
@@ -289,6 +290,7 @@ class MapStreams:
         if stream.peer:
             self._note_sessions(stream)
         del self._waiting[stream.client]
+        self._heard(stream, now)
         self._taking += 1
         stream.view = view
         stream.position = stream.told = view.sequence
@@ -353,7 +355,7 @@ class MapStreams:
         updates, count = say.NO_UPDATES, 0
         if position < last:
             if not ledger.recent.has(position):
-                self._wait(stream)
+                self._wait(stream, now)
                 return False
             updates, position, count = self._batches.after(position, stream.subtrees, last)
         applied = stream.told_applied if session is None else ledger.confirm(session, position)
@@ -399,7 +401,7 @@ class MapStreams:
         missing = self._ledger.refusals - stream.refusals
         stream.refusals = self._ledger.refusals
         if missing > len(refused):
-            self._wait(stream)
+            self._wait(stream, now)
             self._set_floor()
             return False
         failed = tuple(itertools.islice(refused, len(refused) - missing, None))
@@ -415,8 +417,11 @@ class MapStreams:
         self.under_way += len(frames[1])
         effects.append(Reply(stream.client, (frames,)))
 
-    def _silent_s(self, peer: bool) -> float:
-        return self._limits.peer_silent_s if peer else self._limits.stream_silent_s
+    def _heard(self, stream: _MapStream, now: float) -> None:
+        """It lives, and says something again soon; a peer that waits for a snapshot asks as rarely as clients do."""
+        often = stream.peer and stream.client not in self._waiting
+        limits = self._limits
+        self._silences.set(stream.client, now + (limits.peer_silent_s if often else limits.stream_silent_s))
 
     def _known(self, client: bytes, number: int, effects: list[Effect]) -> _MapStream | None:
         stream = self._streams.get(client)
