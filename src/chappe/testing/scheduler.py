@@ -274,6 +274,8 @@ class Scheduler:
 
     def _await_calls(self) -> bool:
         """Let slow calls go on, which take real time and none of the world's; whether there are some."""
+        if not self.calls:
+            return False
         with self._change:
             waiting = {each.thread for each in self._waiters if not each.goes}
             if self.calls <= waiting:
