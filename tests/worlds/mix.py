@@ -15,24 +15,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from tests.worlds.backends import SimBackend
 from tests.worlds.journals import Journal
-from tests.worlds.kv.hosts import PART, AttachedHost, KvHost
-from tests.worlds.kv.scenario import Kv
+from tests.worlds.kv.hosts import KvHost
+from tests.worlds.kv.scenario import RELAYS, KvMeshed
 from tests.worlds.kv.world import Operation
 from tests.worlds.log.members import BUFFER_BYTES, ConsumerHost, ProducerHost
 from tests.worlds.log.node import NodeHost
 from tests.worlds.log.scenario import Log
 from tests.worlds.log.world import contents
+from tests.worlds.mesh.base import PORT
+from tests.worlds.mesh.checkers import Bounds, Patience, Storms
 from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.mesh.world import MeshWorld
 
-from chappe.core import Deliver as ToSubscriber
+from chappe.core import Deliver, Persist, Report, Resolve
 from chappe.data.topic import Filter
 from chappe.errors import BufferFull, StorageError, StoreError
+from chappe.kv import events
 from chappe.kv.entity import Entity
 from chappe.kv.role import KeyChange
 from chappe.log.delivery import Records
 from chappe.log.events import RecordsLost
-from chappe.mesh.messages import Message
+from chappe.member import KvPart
+from chappe.mesh.endpoint import EndpointOptions
+from chappe.mesh.messages import COMMAND, Message
 from chappe.sim.host import SimHost, SimMember
 from chappe.sim.world import Checker, SimWorld
 
@@ -42,6 +49,7 @@ EVENTS: Final = (b"/event/a", b"/event/b")
 RETRY_S: Final = 1.0  # what the store has refused is written again after this long
 POSITION: Final = "position "  # begins the keys under which it is kept how far a partition was taken
 MASTER: Final = "master"
+PART: Final = 7  # the number of a data store at its member
 
 
 def row_of(partition: str, key: bytes) -> str:
@@ -72,20 +80,51 @@ class MixedLog(Log):
         super().__init__(whole.seed, whole.settings, whole.tell)
 
 
-class MixedKv(Kv):
+class MixedKv(KvMeshed, MeshWorld):
     """The mesh and the data store of a mix."""
 
     def __init__(self, whole: Mix) -> None:
         self.whole: Mix = whole
         super().__init__(whole.seed, whole.settings, whole.tell)
         self.clears = False
-        self.attached = InProcess
+        self.watch(Storms(self), Bounds(self), Patience(self))
+        self._lives_made = 0
 
     def make(self, name: str) -> None:
-        """Begin the next life of a member, and of what is in its process."""
-        super().make(name)
+        """Begin the next life of a member."""
+        rng = self.rng
+        self._lives_made += 1
+        life = f"{name}#{self._lives_made}"
+        self.born(life, forwards=True)
+        options = EndpointOptions(heartbeat_s=rng.choice((0.5, 1.0)), first_number=1 + int(self.now * 1_000_000))
+        host: EndpointHost
+        if name.startswith(RELAYS):
+            host = EndpointHost(self, name, life, rng.randbytes(16), options, self.core)
+        else:
+            host = InProcess(self, name, life, options, self.backend if name == "master" else None)
+            host.start()
+        for one, two in sorted(self.wires):
+            if one == name:
+                host.peer((two, PORT), rng.choice((0.3, 1.0)))
         if name == MASTER or name.startswith("clone"):
             self.whole.begin_process(name)
+
+    def heal(self) -> None:
+        """Everybody in reach."""
+        self.net.mend()
+        super().heal()
+
+    def slow(self, host: Any, on: bool) -> None:
+        """A member reads slowly."""
+        host.read_s = self.rng.choice((0.02, 0.2)) if on else 0.0
+
+    def endpoints(self) -> list[Any]:
+        """All that run, with a data store or without one."""
+        return self.alive(EndpointHost)
+
+    def speak(self, endpoint: Any, topic: bytes, payload: bytes, receiver: Any) -> None:
+        """Have an endpoint send a command to another one alone."""
+        endpoint.ask(endpoint.core.publish, topic, payload, COMMAND, receiver.own_id)
 
     def ended(self, host: Any, serial: int, outcome: object) -> None:
         """Its outcome, which a table may wait for."""
@@ -95,30 +134,69 @@ class MixedKv(Kv):
             table.done(serial, outcome)
 
 
-class InProcess(AttachedHost):
-    """A member of the mesh in a process with one of the log."""
+class InProcess(EndpointHost, KvHost):
+    """An endpoint with a master or a clone, in a process with a member of the log."""
 
     world: MixedKv
+
+    def __init__(
+        self, world: MixedKv, name: str, life: str, options: EndpointOptions, backend: SimBackend | None = None
+    ) -> None:
+        super().__init__(world, name, life, world.rng.randbytes(16), options, world.core)
+        self.take_part(self.own_id, backend)
+        self.part: KvPart = self.member.attach(self.role, PART)
+
+    def start(self) -> None:
+        """Begin; a clone's process records events."""
+        self.call(self.part.start, self.now)
+        if self.kind == "clone":
+            self.want([EVENTS_PREFIX])
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """The whole process dies."""
         super().die(goodbye=goodbye, notice_s=notice_s)
         self.world.whole.end_process(self.name)
 
-    def start(self) -> None:
-        """Begin; a clone's process records events."""
-        super().start()
-        if self.kind == "clone":
-            self.want([EVENTS_PREFIX])
+    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
+        """Make one call that writes."""
+        effects = method(*arguments, now=self.part.check(self.now), **options)
+        self.call(partial(self.part.wrote, effects, self.now, expires="expiry_ns" in options))
 
-    def _deliver(self, action: ToSubscriber) -> None:
-        super()._deliver(action)
-        if action.to == PART:
+    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
+        """Make one call that a ``Resolve`` answers."""
+        effects = method(*arguments, now=self.part.time(self.now))
+        self.call(self.part.answered, effects, self.now)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.call(self.part.close, self.now)
+
+    def committed(self, job: Any, error: StorageError | None) -> None:
+        """A job is done, or was refused."""
+        self.call(self.member.handle_done, job, error, self.now)
+
+    def _persist(self, action: Persist) -> None:
+        KvHost._persist(self, action)
+
+    def _deliver(self, action: Deliver) -> None:
+        if action.to == PART:  # of those who watch the store the world hears when the core answers
             return
+        super()._deliver(action)
         recorder = self.world.whole.beside(self.name)
         if isinstance(recorder, Recorder):
             recorder.events += action.messages
             recorder.record()
+
+    def _next_ticket(self) -> int:
+        return -super()._next_ticket()  # those of the store are above 0
+
+    def _resolve(self, action: Resolve) -> None:
+        if action.ticket < 0:
+            super()._resolve(action)
+
+    def _report(self, action: Report) -> None:
+        if type(action.event).__module__ != events.__name__:
+            super()._report(action)
 
 
 class Recorder(ProducerHost):

@@ -9,8 +9,8 @@ from tests.worlds.chain.scenario import Chains
 from tests.worlds.channel import Channel
 from tests.worlds.gateways import Gateways
 from tests.worlds.kv.chain_scenario import KvChain
-from tests.worlds.kv.real.scenario import RealKv
-from tests.worlds.kv.scenario import Kv, KvLossy
+from tests.worlds.kv.lossy import KvLossy
+from tests.worlds.kv.scenario import Kv
 from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.real.scenario import RealLog
 from tests.worlds.log.rules import ForwardRules, Rules
@@ -38,7 +38,6 @@ SCENARIOS: Final[dict[str, type[SimWorld]]] = {
     "sealed-mesh": SealedMesh,
     "mesh": Mesh,
     "kv": Kv,
-    "kv-real": RealKv,
     "kv-lossy": KvLossy,
     "kv-chain": KvChain,
     "maps": Maps,

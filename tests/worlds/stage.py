@@ -123,6 +123,13 @@ class StagedWorld(SimWorld):
         self.residents.append(resident)
         resident.begin()
 
+    def show(self, what: str, *details: Any) -> None:
+        """Show checkers something in the midst of a member's work, which takes what is raised for its own defect."""
+        try:
+            self.see(what, *details)
+        except Violation as violation:
+            self.broken = self.broken or violation
+
     def pass_time(self, until: float, tick_s: float | None = None) -> None:
         """Let time pass on the stage, and have the checkers look now and then."""
         tick_s = tick_s or self.tick_s

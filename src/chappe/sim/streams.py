@@ -30,7 +30,10 @@ class End(Protocol):
     name: str
     original: bool
     alive: bool
-    read_s: float  # seconds for each chunk that it reads
+
+    @property
+    def read_s(self) -> float:
+        """Seconds for each chunk that it reads."""
 
     @property
     def frozen(self) -> bool: ...

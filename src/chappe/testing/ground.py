@@ -131,6 +131,7 @@ class Station:
     """A host, as its sockets see it."""
 
     paused = False
+    read_s = 0.0  # for each piece that it reads from a connection
 
     def __init__(self, ground: Ground, name: str) -> None:
         self.ground = ground

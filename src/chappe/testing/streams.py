@@ -37,7 +37,6 @@ class _Stream(Socket):
     """One end of a connection, also before there is one."""
 
     original = False
-    read_s = 0.0
 
     def __init__(self, host: Station) -> None:
         super().__init__(host)
@@ -50,6 +49,10 @@ class _Stream(Socket):
     @property
     def frozen(self) -> bool:
         return self.host.paused
+
+    @property
+    def read_s(self) -> float:
+        return self.host.read_s
 
     # -- as a socket ----------------------------------------------------------------------------------
 

@@ -1,31 +1,27 @@
-"""Masters and clones in a world: on a wire that loses messages, or attached to endpoints, as programs have them."""
+"""Masters and clones in a world, and the programs that use them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from random import Random
 from typing import Any, Final
 
 from tests.worlds.backends import SimBackend
 from tests.worlds.kv.world import COUNTERS, LISTS, LIVING, MIXED, TEMPORARY, UNIQUE, KvWorld, Operation
-from tests.worlds.mesh.hosts import EndpointHost
 
 from chappe.core import Clock, Deliver, Effect, Persist, Report, Resolve, Send
 from chappe.data.order import SET, STRING, VECTOR
 from chappe.data.scalars import Count
 from chappe.errors import BufferFull, NoMaster, StorageError, StoreError
-from chappe.kv import events
 from chappe.kv.backend import Commit
 from chappe.kv.commands import decode_message
 from chappe.kv.entity import chappe_entity, clone_topic, master_topic
 from chappe.kv.history import KeyHistory
-from chappe.member import KvPart, StoreCommit
-from chappe.mesh.endpoint import EndpointOptions
+from chappe.member import StoreCommit
 from chappe.sim.host import SimHost
 
 STORE: Final = "s"
-PART: Final = 7  # the number of a data store at its member
+
 MASTER_TOPIC: Final = master_topic(b"s")
 CLONE_TOPIC: Final = clone_topic(b"s")
 # How often, what, on which keys, with which value, and what it is added to where there is nothing.
@@ -234,114 +230,3 @@ class KvHost(SimHost):
                 world.killed(self)
             else:
                 self.committed(job, None)
-
-
-class WireHost(KvHost):
-    """On a wire: every message may be lost, repeated and out of order."""
-
-    def __init__(self, world: KvWorld, name: str, backend: SimBackend | None = None) -> None:
-        super().__init__(world, name)
-        self.take_part(world.rng.randbytes(16), backend)
-        self.table = {Send: self._send, Persist: self._persist, Deliver: _told, Resolve: _told, Report: _told}
-
-    def start(self) -> None:
-        """Begin."""
-        self.call(self.role.start, self.now)
-
-    def due(self) -> float:
-        """When the core wants to be called."""
-        due: float = self.role.next_timeout()
-        return due
-
-    def handle_due(self) -> None:
-        """Have it do what is due."""
-        self.call(self.role.handle_timeout, self.now)
-
-    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
-        """Make one call that writes."""
-        self.call(method, *arguments, now=self.now, **options)
-
-    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
-        """Make one call that a ``Resolve`` answers."""
-        self.call(method, *arguments, now=self.world.now)
-
-    def leave(self) -> None:
-        """Say goodbye."""
-        self.call(self.role.leave)
-
-    def hear(self, action: Send) -> None:
-        """A message has come, if it still lives."""
-        self.heard = action
-        self.call(self.role.handle_message, action.topic, [action.message], self.now)
-
-    def committed(self, job: Any, error: StorageError | None) -> None:
-        """A job is done, or was refused."""
-        self.call(self.role.handle_done, job, error, self.now)
-
-    def notice(self, endpoint: bytes) -> None:
-        """An endpoint is out of reach."""
-        self.call(self.role.handle_gone, endpoint, self.world.now)
-
-    def _send(self, action: Send) -> None:
-        for other in self.world.alive(WireHost):
-            if other is self or (action.to is not None and action.to != other.entity.endpoint):
-                continue
-            if action.topic in other.role.topics:
-                self.world.wire.send(self.name, other.name, other.hear, action, Send, len(action.message))
-
-
-class AttachedHost(EndpointHost, KvHost):
-    """Attached to an endpoint of the mesh."""
-
-    world: KvWorld
-
-    def __init__(
-        self, world: KvWorld, name: str, life: str, options: EndpointOptions, backend: SimBackend | None = None
-    ) -> None:
-        super().__init__(world, name, life, world.rng.randbytes(16), options, world.core)
-        self.take_part(self.own_id, backend)
-        self.part: KvPart = self.member.attach(self.role, PART)
-
-    def start(self) -> None:
-        """Begin."""
-        self.call(self.part.start, self.now)
-
-    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
-        """Make one call that writes."""
-        effects = method(*arguments, now=self.part.check(self.now), **options)
-        self.call(partial(self.part.wrote, effects, self.now, expires="expiry_ns" in options))
-
-    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
-        """Make one call that a ``Resolve`` answers."""
-        effects = method(*arguments, now=self.part.time(self.now))
-        self.call(self.part.answered, effects, self.now)
-
-    def leave(self) -> None:
-        """Say goodbye."""
-        self.call(self.part.close, self.now)
-
-    def committed(self, job: Any, error: StorageError | None) -> None:
-        """A job is done, or was refused."""
-        self.call(self.member.handle_done, job, error, self.now)
-
-    def _persist(self, action: Persist) -> None:
-        KvHost._persist(self, action)
-
-    def _deliver(self, action: Deliver) -> None:
-        if action.to != PART:  # of those who watch the store the world hears when the core answers
-            super()._deliver(action)
-
-    def _next_ticket(self) -> int:
-        return -super()._next_ticket()  # those of the store are above 0
-
-    def _resolve(self, action: Resolve) -> None:
-        if action.ticket < 0:
-            super()._resolve(action)
-
-    def _report(self, action: Report) -> None:
-        if type(action.event).__module__ != events.__name__:
-            super()._report(action)
-
-
-def _told(action: object) -> None:
-    """The application was told when the core answered."""

@@ -1,33 +1,53 @@
-"""Worlds of a data store: a master, now and then a second one, and clones that come and go."""
+"""Worlds of a data store: a master, now and then a second one, and clones that come and go.
+
+``Kv`` plays them as users run them: endpoints of the API, with all that is below them, on hosts that fail.
+"""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from random import Random
 from typing import Any, Final
 
 from tests.worlds.faults import Schedule
 from tests.worlds.kv.checkers import all_checkers
-from tests.worlds.kv.hosts import CLONE_TOPIC, MASTER_TOPIC, AttachedHost, KvHost, WireHost
+from tests.worlds.kv.hosts import CLONE_TOPIC, MASTER_TOPIC, KvHost
+from tests.worlds.kv.links import Patience, Storms
+from tests.worlds.kv.members import (
+    EndpointLife,
+    EndpointResident,
+    FillableBackend,
+    MasterFile,
+    Role,
+    StoreLife,
+    StoreResident,
+)
 from tests.worlds.kv.rogues import any_command, any_message, forged_event, forged_write
-from tests.worlds.kv.world import KvWorld, small_limits
-from tests.worlds.mesh.base import PORT
-from tests.worlds.mesh.checkers import Bounds, Patience, Storms
-from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.kv.world import KvCores, KvWorld, small_limits
+from tests.worlds.residents import Place
+from tests.worlds.stage import Stage, StagedWorld, kind_made_by
 
+from chappe.api.kv import attaching
 from chappe.core import Send
+from chappe.kv.clone import KvClone
 from chappe.kv.commands import AckClone, Clear, SnapshotOffer
 from chappe.kv.entity import Entity, chappe_entity
-from chappe.mesh.endpoint import EndpointOptions
+from chappe.kv.history import KeyHistory
+from chappe.kv.master import KvMaster
 from chappe.mesh.messages import COMMAND
+from chappe.sim.world import Checker, Settings
 
-NOTICE_S: Final = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach
 RELAYS: Final = "relay"
 WAITS: Final = 0.1  # of what applications do
 ROGUES: Final = 0.3  # of the worlds have an endpoint that speaks in the names of others
+FIRST_PORT: Final = 9_000
 
 
 class KvBase(KvWorld):
-    """What is the same on a wire and on endpoints."""
+    """What is the same wherever members are."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -54,8 +74,6 @@ class KvBase(KvWorld):
         more = Random(f"limits {self.seed}")
         self.limits = small_limits(self.rng, more, Random(f"together {self.seed}"))
         self._rate = more.choice((2.0, 20.0, 20.0, 20.0))
-        if not self.settings.disturb:
-            self.wire.calm()
         clones = self.few(self.rng.choice((1, 2, 3, 5)))
         late_s = 0.0 if self.rng.random() < 0.7 else self.rng.choice((0.5, 15.0))
         self.connect(["master", *(f"clone{number}" for number in range(clones))])
@@ -101,8 +119,6 @@ class KvBase(KvWorld):
     def heal(self) -> None:
         """One master, everybody in reach."""
         self._schedule.on = False
-        self.wire.calm()
-        self.net.mend()
         self.dies_after_commit = 0.0
         if self.backend is not None:
             self.backend.full = False
@@ -213,49 +229,16 @@ class KvBase(KvWorld):
             self.say(host, Send(MASTER_TOPIC if host.kind == "master" else CLONE_TOPIC, stranger.endpoint, payload))
 
 
-class KvLossy(KvBase):
-    """A data store whose messages are lost, repeated and reordered."""
+class KvMeshed(KvBase):
+    """A data store attached to endpoints of the mesh."""
 
-    def make(self, name: str) -> None:
-        """Begin the next life of a member."""
-        WireHost(self, name, self.backend if name == "master" else None).start()
-
-    def kill(self, host: Any) -> None:
-        """Crash a member; the others notice some time later."""
-        super().kill(host)
-        notice_s = self.rng.choice(NOTICE_S)
-        for other in self.alive(WireHost):
-            self.clock.after(notice_s, other.notice, host.entity.endpoint)
-
-    def separate(self, one: Any, two: Any, seconds: float, noticed: bool) -> None:
-        """Nothing passes between two members for some time."""
-        self.wire.cut(one.name, two.name, self.now + seconds)
-        if noticed:
-            one.notice(two.entity.endpoint)
-            two.notice(one.entity.endpoint)
-
-    def slow(self, host: Any, on: bool) -> None:
-        """A member takes little; what is sent to it waits."""
-        if on:
-            self.wire.slow(host.name, self.rng.choice((500.0, 5_000.0)))
-        else:
-            self.wire.fast(host.name)
-
-    def say(self, host: KvHost, action: Send) -> None:
-        """A stranger says something to a member."""
-        host.hear(action)
-
-
-class Kv(KvBase):
-    """A data store attached to endpoints of the mesh, as programs have it."""
-
-    attached = AttachedHost  # of what class the members are that have it
+    net: Any
+    streams: Any
+    wires: set[tuple[str, str]]  # who dials whom
+    cuts: set[frozenset[str]]  # pairs of lives between which a connection was cut
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.wire.calm()
-        self.watch(Storms(self), Bounds(self), Patience(self))
-        self._lives_made = 0
         self._names_rng = Random(f"names {self.seed}")
 
     def connect(self, names: list[str]) -> None:
@@ -272,23 +255,6 @@ class Kv(KvBase):
                 self.wires.add((one, two))
         for name in relays:
             self.add(name)
-
-    def make(self, name: str) -> None:
-        """Begin the next life of a member."""
-        rng = self.rng
-        self._lives_made += 1
-        life = f"{name}#{self._lives_made}"
-        self.born(life, forwards=True)
-        options = EndpointOptions(heartbeat_s=rng.choice((0.5, 1.0)), first_number=1 + int(self.now * 1_000_000))
-        host: EndpointHost
-        if name.startswith(RELAYS):
-            host = EndpointHost(self, name, life, rng.randbytes(16), options, self.core)
-        else:
-            host = self.attached(self, name, life, options, self.backend if name == "master" else None)
-            host.start()
-        for one, two in sorted(self.wires):
-            if one == name:
-                host.peer((two, PORT), rng.choice((0.3, 1.0)))
 
     def plan(self, until: float) -> float:
         """Spread faults, and now and then an endpoint that speaks in the names of others."""
@@ -335,10 +301,6 @@ class Kv(KvBase):
             else:
                 side.cut = True
 
-    def slow(self, host: Any, on: bool) -> None:
-        """A member reads slowly."""
-        host.read_s = self.rng.choice((0.02, 0.2)) if on else 0.0
-
     def in_reach(self, one: Any, two: Any) -> bool:
         """Whether two members reach each other, and no connection is cut without being noticed."""
         cut = any(side.cut for side in self.streams.sides)
@@ -352,8 +314,124 @@ class Kv(KvBase):
 
     def endpoints(self) -> list[Any]:
         """All that run, with a data store or without one."""
-        return self.alive(EndpointHost)
+        raise NotImplementedError
 
     def speak(self, endpoint: Any, topic: bytes, payload: bytes, receiver: Any) -> None:
         """Have an endpoint send a command to another one alone."""
-        endpoint.ask(endpoint.core.publish, topic, payload, COMMAND, receiver.own_id)
+        raise NotImplementedError
+
+
+class Watches(Checker["Kv"]):
+    """In the end who watches a store was told what it has."""
+
+    name = "watches"
+
+    def unsettled(self) -> str | None:
+        """The first difference."""
+        for host in self.world.alive(StoreLife):
+            if host.shown != host.has():
+                return f"who watches {host.name} was told {host.shown}, it has {host.has()}"
+        return None
+
+
+class Kv(StagedWorld, KvMeshed):
+    """A data store as users run it: the API's own objects, sockets' buffers, commits' lanes, a database."""
+
+    net: Any = None
+
+    def __init__(
+        self,
+        seed: int,
+        settings: Settings | None = None,
+        tell: Callable[[str], None] | None = None,
+        cores: KvCores | None = None,
+    ) -> None:
+        super().__init__(seed, settings, tell)
+        self.cores = cores or KvCores()
+        self.attaching: StoreLife  # who attaches a store just now
+        self._lives = count(1)
+        self._ports: dict[str, int] = {}
+        self._places: dict[str, Place] = {}
+        bits = Random(f"entities {seed}")
+        self.stage = Stage(
+            self,
+            (
+                (secrets, "randbits", bits.getrandbits),
+                (attaching, "KvMaster", kind_made_by(KvMaster, self._master)),
+                (attaching, "KvClone", kind_made_by(KvClone, self._clone)),
+                (attaching, "KeyHistory", lambda size, _, *, kept: KeyHistory(size, self.limits, kept=kept)),
+                (attaching, "_BACKENDS", {"sqlite": FillableBackend}),
+                (FillableBackend, "world", self),
+            ),
+        )
+        self.net, self.streams = self.stage.net, self.stage.streams
+        self.streams.look = partial(self.show, "on_written")
+        self.wires, self.cuts = set(), set()
+        self.lives: dict[bytes, str] = {}  # of endpoints, by id
+        self.watch(Watches(self), Storms(self), Patience(self))
+        if self.backend is not None:
+            self.backend = MasterFile(self.stage.scratch / "master" / "store.db")
+
+    def _master(self, *arguments: Any, loaded: Any, **options: Any) -> Any:
+        core = self.cores.master(*arguments, loaded=loaded, limits=self.limits, **options | {"notify": True})
+        role = self._attached(core)
+        self.see("on_loaded", self.attaching, () if loaded is None else loaded.history)
+        return role
+
+    def _clone(self, *arguments: Any, **options: Any) -> Any:
+        return self._attached(self.cores.clone(*arguments, limits=self.limits, **options | {"notify": True}))
+
+    def _attached(self, core: Any) -> Role:
+        host = self.attaching
+        role = Role(core, host._answered)
+        host.entity, host.role = core.entity, role
+        return role
+
+    # -- members ----------------------------------------------------------------------------------------------
+
+    def next_life(self) -> int:
+        """The number of one more life."""
+        return next(self._lives)
+
+    def port_of(self, name: str) -> int:
+        """Where an endpoint listens."""
+        return self._ports.setdefault(name, FIRST_PORT + len(self._ports))
+
+    def make(self, name: str) -> None:
+        """Begin the next life of a member."""
+        if name not in self._places:
+            self._places[name] = place = Place(self, name)
+            (EndpointResident if name.startswith(RELAYS) else StoreResident)(self, name, place)
+            self.stage.disk(name).slow(self._commit_s)
+        self._places[name].restart()
+
+    def kill(self, host: Any) -> None:
+        """Kill its host, unless it has left."""
+        host.resident.place.kill(power_cut=False)
+
+    def _kill_clone(self) -> None:
+        clones = self.clones()
+        if clones:
+            host = self.rng.choice(clones)
+            if self.rng.random() < 0.5:
+                host.resident.place.leave()
+            else:
+                self.kill(host)
+            self.clock.after(self.rng.choice((0.1, 2.0)), self.add, host.name)
+
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        self.stage.mend()
+        super().heal()
+
+    def slow(self, host: Any, on: bool) -> None:
+        """A member reads slowly."""
+        self.stage.host(host.name).read_s = self.rng.choice((0.02, 0.2)) if on else 0.0
+
+    def endpoints(self) -> list[Any]:
+        """See ``KvMeshed``."""
+        return self.alive(EndpointLife)
+
+    def speak(self, endpoint: Any, topic: bytes, payload: bytes, receiver: Any) -> None:
+        """See ``KvMeshed``."""
+        endpoint._call(endpoint.speak, (topic, payload, COMMAND, receiver.own_id))

@@ -31,13 +31,13 @@ class MeshHost(SimHost, End, ABC):
     """What endpoints of chappe and originals have in common: a name, lives, connections."""
 
     original = False
+    read_s = 0.0  # for each chunk that it reads
 
     def __init__(self, world: Any, name: str, life: str, own_id: bytes) -> None:
         super().__init__(world, name)
         self.life = life
         self.own_id = own_id
         self.born_at: float = world.now
-        self.read_s = 0.0
         self.sides: dict[int, StreamSide] = {}
         self.topics: set[bytes] = set()
         self._conns = 0

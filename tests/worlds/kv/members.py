@@ -17,12 +17,17 @@ from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.waiting import Asked
 from chappe.core import Effect, Persist, Resolve
 from chappe.data.order import SET, STRING, VECTOR
+from chappe.defaults import MESH_BATCH_BYTES_MAX
 from chappe.errors import ChappeError, StorageFull
+from chappe.kv.backend import Commit
 from chappe.kv.engine import index_of
+from chappe.mesh.events import PeerLost
 from chappe.sim.world import Violation
 from chappe.storage.kv_backends import SqliteBackend
 
 NS = 1_000_000_000
+FRAME_BYTES = MESH_BATCH_BYTES_MAX + 2_000  # of one message, or of a batch, at most
+CONTROL_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 
 
 class Role(Watched):
@@ -61,7 +66,7 @@ class FillableBackend(SqliteBackend):
     def commit(self, operations: Any) -> None:
         """See ``Backend``."""
         if self.world.backend.full:
-            self.world.failed[type(self)] += 1
+            self.world.failed[Commit] += 1
             raise StorageFull("the disk of this world is full")
         super().commit(operations)
 
@@ -129,6 +134,8 @@ class EndpointLife(Life):
         self.own_id = self.core.own_id
         self.life = f"{self.name}#{world.next_life()}"
         self.address = self.own_id.hex()
+        world.lives[self.own_id] = self.life
+        self.face.listening[self] = None  # as a subscriber to statuses
         self.attach()
         self.face.listen(port=world.port_of(self.name))
         for one, two in sorted(world.wires):
@@ -138,12 +145,26 @@ class EndpointLife(Life):
     def attach(self) -> None:
         """Have a data store, if this has one."""
 
+    def report(self, event: object) -> None:
+        """It is told something of the mesh."""
+        if isinstance(event, PeerLost):
+            self.world.show("on_lost", self, event)
+
+    def end(self) -> None:
+        """It is told nothing more."""
+
     def look(self) -> None:
-        """Look for a defect."""
+        """Look for a defect, and whether what waits for peers has its bound, and each of them one connection."""
         if (halted := self.face.node.turns.halted) is not None:
             self.world.fail("crash", f"{self.name}: {halted}")
         for found in self.core.invariants():
             self.world.fail("bounds", f"{self.name}: {found}")
+        peers = [each.peer_id for each in self.core.peers() if each.peer_id is not None]
+        if len(peers) != len(set(peers)) or len(peers) > self.face.node.links:
+            self.world.fail("bounds", f"{self.name} has {len(peers)} peers on {self.face.node.links} connections")
+        for box in [each.outbox for each in self.core.router.links.values()]:
+            if box.bytes > 2 * box.bytes_max + FRAME_BYTES or box.control_bytes > CONTROL_BYTES:
+                self.world.fail("bounds", f"{self.name} keeps {box.bytes} bytes, {box.control_bytes} more for a peer")
 
     def speak(self, topic: bytes, payload: bytes, kind: int, receiver: bytes) -> None:
         """Send something to one endpoint."""

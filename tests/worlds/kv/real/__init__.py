@@ -1,1 +1,0 @@
-"""Data stores as users run them, on hosts that fail."""
