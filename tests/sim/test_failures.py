@@ -11,7 +11,6 @@ from chappe import channel, core
 from chappe.channel import messages
 from chappe.gateway.core import PublishToSide
 from chappe.kv.backend import Commit
-from chappe.kv.chp.client import PlainWrite
 from chappe.log.exactly_once.staged import SinkJob
 from chappe.log.producer import JournalBatch, JournalTrim
 from chappe.log.storage import RunRetention, WriteRecords
@@ -55,14 +54,11 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
     "maps": {
         core.Publish: BROKEN,
         core.Subscribe: BROKEN,
-        core.Send: ABSENT,
         core.Reply: "the client is not there, its queue is full, or the connection breaks with it",
         core.Ask: ABSENT,
-        PlainWrite: ABSENT,
         Commit: "the disk is full",
-        star.PartnerBeat: ABSENT,
         star.PairMemory: "the disk is full",
-        witness.PairRecord: "the disk is full, or the witness dies before it hears of it",
+        witness.PairRecord: "the disk is full",
     },
     "chain": {
         core.Ask: ABSENT,
@@ -76,9 +72,9 @@ SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {
     "sink": (7, 35),
     "log": (42, 63),
     "mesh": (32, 60),
-    "kv": (3,),
+    "kv": (11,),
     "gateway": (),
-    "maps": (12, 22, 33),
+    "maps": (28, 49, 8),
     "chain": (8,),
 }  # had them all when they were looked for
 HERE: Final = "it is done within the member"

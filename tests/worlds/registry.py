@@ -15,7 +15,6 @@ from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.real.scenario import RealLog
 from tests.worlds.log.rules import ForwardRules, Rules
 from tests.worlds.log.scenario import Log, Sink
-from tests.worlds.maps.real import RealMaps
 from tests.worlds.maps.scenario import Maps
 from tests.worlds.mesh.scenario import Mesh
 from tests.worlds.mix import Mix
@@ -41,7 +40,6 @@ SCENARIOS: Final[dict[str, type[SimWorld]]] = {
     "kv-lossy": KvLossy,
     "kv-chain": KvChain,
     "maps": Maps,
-    "maps-real": RealMaps,
     "channel": Channel,
     "mix": Mix,
     "gateway": Gateways,
