@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.worlds.chain.members import ChainLife, ServerLife
 from tests.worlds.kv.hosts import STORE
-from tests.worlds.kv.real.members import Role
+from tests.worlds.kv.members import Role
 from tests.worlds.residents import Resident
 
 from chappe import Endpoint

@@ -8,10 +8,10 @@ from typing import Any, Final
 from tests.worlds.backends import SimBackend
 from tests.worlds.kv.hosts import KvHost
 from tests.worlds.kv.scenario import KvBase
+from tests.worlds.wire import Wire
 
 from chappe.core import Deliver, Persist, Report, Resolve, Send
 from chappe.errors import StorageError
-from chappe.sim.network import Wire
 from chappe.sim.world import SimWorld
 
 NOTICE_S: Final = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach

@@ -44,7 +44,8 @@ class PairFaults(GroundFaults):
     # -- servers ----------------------------------------------------------------------------------------------
 
     def _server(self, name: str) -> Place:
-        return next(each for each in self.world.places if each.name == name)
+        found: Place = next(each for each in self.world.places if each.name == name)
+        return found
 
     def _calm(self) -> Any:
         """The active server, if both run and are paired."""
@@ -101,7 +102,8 @@ class PairFaults(GroundFaults):
     # -- clients ----------------------------------------------------------------------------------------------
 
     def _client(self) -> Place:
-        return self.rng.choice([each for each in self.world.places if each.name not in (*SERVERS, WITNESS)])
+        found: Place = self.rng.choice([each for each in self.world.places if each.name not in (*SERVERS, WITNESS)])
+        return found
 
     def kill_client(self) -> None:
         """A client ends, and another one begins."""

@@ -127,7 +127,7 @@ class ServerLife(DriftingLife):
         self.face = MapServer(
             ADDRESSES[self.name],
             partner=ADDRESSES[SERVERS[1 - place]],
-            role=("primary", "backup")[place],  # type: ignore[arg-type]
+            role=("primary", "backup")[place],
             pair="pair",
             witness=ADDRESSES[WITNESS] if world.witnessed else None,
             **disk if world.durable else {},
