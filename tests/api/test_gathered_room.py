@@ -1,4 +1,4 @@
-"""Messages that are gathered for one write are not dropped for it: the connection has room for them."""
+"""Messages that are written or read together are not dropped for it: the connections have room for them."""
 
 from __future__ import annotations
 
@@ -30,3 +30,26 @@ def test_nothing_is_dropped_for_a_peer_that_takes_all(
         publisher.publish_batch(("a", value) for value in batch)
         chappe_world.wait_until(lambda: heard.available + publisher.dropped == len(single) + len(batch))
         assert publisher.dropped == 0
+
+
+@pytest.mark.parametrize(("options", "size"), [({"peer_messages_max": 16}, 1), ({"peer_bytes_max": 8_192}, 2_000)])
+def test_nothing_is_dropped_of_messages_that_are_read_together(
+    chappe_world: World, options: dict[str, Any], size: int
+) -> None:
+    with chappe_world.on("hub"):
+        hub = Endpoint(on_full="drop_newest", **options)
+        port = hub.listen()
+    with (
+        hub,
+        chappe_world.on("publisher"),
+        Endpoint() as publisher,
+        Endpoint() as program,
+        program.subscribe("a") as heard,
+    ):
+        publisher.peer("127.0.0.1", port, timeout=10)
+        program.peer("127.0.0.1", port, timeout=10)
+        publisher.await_peer(program.id, 10)
+        for _ in range(60):
+            publisher.publish("a", "x" * size)
+        chappe_world.wait_until(lambda: heard.available + hub.dropped == 60)
+        assert hub.dropped == 0

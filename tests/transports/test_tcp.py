@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from chappe.api.keys import make_authority, make_certificate
+from chappe.defaults import MIB
 from chappe.errors import UsageError
 from chappe.security import Check, Security, Tls
 from chappe.transports.tcp import LinkLost, TcpLink
@@ -48,7 +49,7 @@ class End:
         try:
             self.link.send(self._take)
             got = self.link.receive()
-            while found := self.link.frames(1000):
+            while found := self.link.frames(1000, MIB):
                 self.frames += found
             self.link.send(self._take)
         except LinkLost as error:
@@ -158,7 +159,17 @@ def test_frames_can_be_taken_one_by_one() -> None:
         ends[0].step()
         while not link.receive():
             pass
-        assert [link.frames(1), link.frames(1), link.frames(1000), link.frames(1)] == [[b"a"], [b"b"], [b"c"], []]
+        assert [link.frames(count, MIB) for count in (1, 1, 1000, 1)] == [[b"a"], [b"b"], [b"c"], []]
+
+
+def test_frames_are_taken_until_there_are_enough_bytes() -> None:
+    with pair(None, None) as ends:
+        link = ends[1].link
+        ends[0].waiting = [framed(b"long", b"a", b"b", b"c")]
+        ends[0].step()
+        while not link.receive():
+            pass
+        assert [link.frames(1000, 6) for _ in range(4)] == [[b"long"], [b"a", b"b"], [b"c"], []]
 
 
 def test_a_frame_is_measured_by_the_bound_that_holds_when_it_is_taken() -> None:
@@ -171,10 +182,10 @@ def test_a_frame_is_measured_by_the_bound_that_holds_when_it_is_taken() -> None:
         while not found:
             ends[0].step()
             link.receive()
-            found = link.frames(1)
+            found = link.frames(1, MIB)
         assert found == [b"last one"]
         link.bytes_max = FRAME_MAX  # as that one allows
-        while not (found := link.frames(1)):
+        while not (found := link.frames(1, MIB)):
             ends[0].step()
             link.receive()
         assert found == [large]
@@ -187,10 +198,10 @@ def test_what_waits_behind_taken_frames_is_still_bounded() -> None:
         ends[0].step()
         while link.unfinished < 12:
             link.receive()
-        assert link.frames(1) == [b"fine"]
+        assert link.frames(1, MIB) == [b"fine"]
         assert link.more
         with pytest.raises(LinkLost, match="at most"):
-            link.frames(1)
+            link.frames(1, MIB)
 
 
 def test_a_socket_that_takes_no_more_says_so_and_goes_on_later() -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, MESH_MESSAGE_BYTES_MAX, UNFINISHED_BYTES_MAX
+from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, MESH_MESSAGE_BYTES_MAX, MIB, UNFINISHED_BYTES_MAX
 from chappe.transports.tcp import TcpLink, Unfinished
 
 SIZE = 1000
@@ -35,7 +35,7 @@ class Far:
             wanted = self.link.unfinished + len(piece)
             while self.link.unfinished < wanted:
                 self.link.receive()
-            found += self.link.frames(1000)
+            found += self.link.frames(1000, MIB)
         return found
 
 

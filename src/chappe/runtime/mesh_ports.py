@@ -103,8 +103,9 @@ class MeshPorts(Ports):
         self._users = weakref.ref(users)
         self._security = security
         self._bindings = Bindings(frozenset() if security is None else security.ids | {core.own_id})
-        # What is gathered has half of the room for a peer; what is passed on meanwhile has the other half.
-        self.gatherer = WriteGatherer(self, core.peer_messages_max // 2, core.peer_bytes_max // 2)
+        # What is gathered, or read at once, has half of the room for a peer; what is passed on meanwhile has the rest.
+        self._half_bytes = core.peer_bytes_max // 2
+        self.gatherer = WriteGatherer(self, core.peer_messages_max // 2, self._half_bytes)
         self._links: dict[int, TcpLink] = {}
         self._closing: dict[int, TcpLink] = {}  # being flushed; the core has forgotten them
         self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
@@ -396,7 +397,7 @@ class MeshPorts(Ports):
                 was_handshaking = link.handshaking
                 if link.key is not None and not was_handshaking:
                     self.core.secured(link.number, link.key, link.named, link.identity)
-            frames = link.frames(self.core.messages_max(link.number))
+            frames = link.frames(self.core.messages_max(link.number), self._half_bytes)
             if not frames:
                 self.core.heard(link.number, time.monotonic())
             while frames:
@@ -412,7 +413,7 @@ class MeshPorts(Ports):
                     self._look_whether_established(link)
                 if not link.more:
                     break
-                frames = link.frames(self.core.messages_max(link.number))
+                frames = link.frames(self.core.messages_max(link.number), self._half_bytes)
             if link.established and (self.member.paused or self._hold_back(link, time.monotonic())):
                 break
             if link.drained:

@@ -206,8 +206,10 @@ class TcpLink:
         except OSError:
             pass
 
-    def frames(self, count_max: int) -> list[bytes]:
-        """Take complete frames, without their lengths, of at most ``count_max`` messages, but at least one frame.
+    def frames(self, count_max: int, size_max: int) -> list[bytes]:
+        """Take complete frames, without their lengths, but at least one if there is one.
+
+        They have at most ``count_max`` messages, and end where ``size_max`` bytes are reached.
 
         Raises:
             LinkLost: A frame is larger than ``bytes_max``.
@@ -222,7 +224,8 @@ class TcpLink:
         need = _LENGTH
         self.more = False
         while end - at >= _LENGTH:
-            if len(found) == count_max:  # before the size check: a handshake among the frames found may raise the bound
+            # Before the size check: a handshake among the frames found may raise the bound.
+            if len(found) == count_max or at >= size_max:
                 self.more = True
                 break
             (size,) = _unpack_length(data, at)
