@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import socket
+import time
 from contextlib import ExitStack
 
 import pytest
 from tests.endpoints import PATIENCE_S, Make
 
+from chappe.core import Deliver
 from chappe.data.binary import encode
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX
 from chappe.mesh.links.greetings import Hello, OriginatorAck, OriginatorSyn, VersionSelect, pack_greeting
-from chappe.mesh.messages import DATA, NOBODY, pack_message
+from chappe.mesh.messages import DATA, NOBODY, Message, pack_message
 from chappe.runtime import mesh_ports
 
 
@@ -59,6 +61,23 @@ def test_a_large_message_right_behind_the_handshake_arrives(make: Make) -> None:
         received = subscriber.get(PATIENCE_S)
     assert received is not None
     assert received.value == text
+
+
+def test_messages_of_a_peer_come_before_the_news_that_writing_to_it_failed(make: Make) -> None:
+    hub, peer = make(), make()
+    subscriber = hub.subscribe("t", "<$>/local/data/statuses")
+    with peer.subscribe("u"):
+        peer.peer("127.0.0.1", hub.listen())
+        assert hub.await_peer(peer.id, PATIENCE_S)
+        while subscriber.get(0) is not None:
+            pass
+        with hub.node.lock:
+            [link] = hub.node._links.values()
+            link._sock.shutdown(socket.SHUT_WR)
+            flushes = hub.core.publish(b"u", b"", DATA, NOBODY, time.monotonic())
+            hub.node.do([*flushes, Deliver(subscriber.number, [Message(b"t", encode(1))])])
+        found = [subscriber.get(PATIENCE_S) for _ in range(2)]
+    assert [each and each.topic for each in found] == ["t", "<$>/local/data/statuses"]
 
 
 def test_what_a_full_subscriber_takes_is_told_together(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,7 @@ class MeshPorts(Ports):
         self.gatherer = WriteGatherer(self, core.peer_messages_max // 2, self._half_bytes)
         self._links: dict[int, TcpLink] = {}
         self._closing: dict[int, TcpLink] = {}  # being flushed; the core has forgotten them
+        self._broken: list[tuple[int, str]] = []  # links that could not be written to, and why; the core hears it soon
         self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
         self._held: dict[int, TcpLink] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
@@ -229,7 +230,7 @@ class MeshPorts(Ports):
             if self.runs():
                 self.do(self.core.shutdown(time.monotonic()))
         try:
-            self.turns.wait(lambda: not self._links and not self._closing, timeout_s)
+            self.turns.wait(lambda: not self._links and not self._closing and not self._broken, timeout_s)
         finally:
             self.driver.close()
 
@@ -240,8 +241,10 @@ class MeshPorts(Ports):
         if link is not None and not link.writing:
             try:
                 self._write(link)
-            except LinkLost as error:
-                self._lose(link, str(error))
+            except LinkLost as error:  # messages of this peer among further effects come before the news
+                self._drop(link)
+                self._broken.append((link.number, str(error)))
+                self.turns.look_again()
 
     def deliver(self, effect: Deliver) -> None:
         users = self._users()
@@ -507,7 +510,7 @@ class MeshPorts(Ports):
 
     def not_dialled(self, dial: Attempt) -> None:
         logger.debug("no connection to %s, port %s: %s", dial.host, dial.port, dial.reason)
-        self.driver.perform(self.member.handle_gone(dial.number, dial.reason, time.monotonic()))
+        self._gone(dial.number, dial.reason)
 
     def _make_room(self, now: float) -> bool:
         """Close the connection that is the longest in its handshake, if that is long for one."""
@@ -559,10 +562,13 @@ class MeshPorts(Ports):
     def _lose(self, link: TcpLink, reason: str) -> None:
         """Report a broken link to the core, unless the core closed it."""
         told = link.number not in self._links
-        logger.debug("connection %d is over: %s", link.number, reason)
         self._drop(link)
         if not told:
-            self.driver.perform(self.member.handle_gone(link.number, reason, time.monotonic()))
+            self._gone(link.number, reason)
+
+    def _gone(self, number: int, reason: str) -> None:
+        logger.debug("connection %d is over: %s", number, reason)
+        self.driver.perform(self.member.handle_gone(number, reason, time.monotonic()))
 
     def _drop(self, link: TcpLink) -> None:
         if link.lost:
@@ -585,6 +591,8 @@ class MeshPorts(Ports):
     # -- time -----------------------------------------------------------------------------------------
 
     def next_timeout(self) -> float:
+        if self._broken:
+            return -math.inf
         due = min(self._listeners.due, self._held_look_at, self.gatherer.due, self.alarm_at)
         if self._rules is not None:
             due = min(due, self._rules.due)
@@ -601,6 +609,8 @@ class MeshPorts(Ports):
     def handle_timeout(self, now: float) -> None:
         if now >= self.gatherer.due:
             self.gatherer.at_once()
+        while self._broken:
+            self._gone(*self._broken.pop(0))
         if now >= self._listeners.due:
             self._listeners.go_on()
         if now >= self._held_look_at:
