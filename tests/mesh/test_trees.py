@@ -1363,3 +1363,21 @@ def test_a_batch_to_a_reserved_topic_is_refused(rig: Rig) -> None:
     peer.send(pack_batch(peer.id, 19, 1, b"/a", texts(1, 3))[PREFIX:])
     assert [each.payload for each in rig.delivered] == [b"x", *texts(1, 3)]
     assert rig.core.dropped == 1
+
+
+def test_detours_back_and_forth_are_confirmed() -> None:
+    net = Net(4, [(0, 1), (1, 3), (0, 2), (2, 3)])
+    net.want(3)
+    net.held = {(1, 3), (0, 2)}
+    net[0].publish(b"there and back")
+    net.pump()
+    net.cut(1, 3)
+    net.pump()  # 1 sends it back to 0, which sends it to 2
+    net.held.remove((1, 3))
+    net.link(1, 3)
+    net.settle()
+    net.cut(0, 2)
+    net.held.clear()
+    net.settle()
+    assert net[3].payloads == [b"there and back"]
+    assert net.is_idle()

@@ -36,6 +36,7 @@ class Key(NamedTuple):
     paths: int = 1
     twice: frozenset[bytes] = frozenset()  # who of them gets the same along a tree of somebody else
     carried: bytes = NOBODY  # of whom the messages are; NOBODY if they are ours
+    detours: int = 0  # how often they have been sent another way, this one included
     lane: bytes = b""  # the topic that has this tree for itself; see ``holds``
 
 

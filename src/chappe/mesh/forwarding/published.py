@@ -289,7 +289,9 @@ class Published(KeptMessages):
         if there:
             self._survey()
             origin = body[:ID_BYTES]
-            key = Key(there, 1, child.twice & there, NOBODY if origin == self._own else origin)
+            # A message is confirmed with all before it on its tree. So detours have trees of their own, by how many
+            # there were: each waits for further detours only, and never two for each other.
+            key = Key(there, 1, child.twice & there, NOBODY if origin == self._own else origin, before + 1)
             child.begin()
             child.detoured.append(number)
             self._around[branch.origin, child.hop.id] += 1
