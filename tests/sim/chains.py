@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.record import Spans
-from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.scenario import MeshScenario
 
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.forwarding.boxes import Policy
@@ -18,7 +18,7 @@ BURST: Final = 100  # published at once, if there is room; much more than any sl
 TOPIC: Final = b"/t"
 
 
-class Chain(Mesh):
+class Chain(MeshScenario):
     """``e0`` publishes all that there is room for; the last host reads slowly."""
 
     def __init__(self, hops: int, policy: Policy = Policy.BLOCK, original: bool = False) -> None:

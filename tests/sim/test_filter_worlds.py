@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sources import needs_sources
-from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.real.scenario import Mesh
 
 from chappe.mesh.forwarding.judging import ForwardFilter
 

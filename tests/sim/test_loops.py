@@ -7,7 +7,7 @@ from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.record import Spans
-from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.scenario import MeshScenario
 
 from chappe.defaults import ECHO_OWN_REPEATS
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
@@ -15,9 +15,9 @@ from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 TOPIC = b"/t"
 
 
-def loop(*wires: str) -> Mesh:
+def loop(*wires: str) -> MeshScenario:
     """Hosts that are linked so and want the topic; those whose names begin with o are originals."""
-    world = Mesh(1)
+    world = MeshScenario(1)
     world.loops = True
     for name in sorted({each for wire in wires for each in wire.split("-")}):
         own_id = world.rng.randbytes(16)

@@ -16,7 +16,8 @@ from tests.worlds.log.real.scenario import RealLog
 from tests.worlds.log.rules import ForwardRules, Rules
 from tests.worlds.log.scenario import Log, Sink
 from tests.worlds.maps.scenario import Maps
-from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.real.scenario import Mesh
+from tests.worlds.mesh.rules import RuledMesh
 from tests.worlds.mix import Mix
 from tests.worlds.ordered.homes import Homes
 from tests.worlds.ordered.scenario import Ordered
@@ -36,6 +37,7 @@ SCENARIOS: Final[dict[str, type[SimWorld]]] = {
     "sealed": Sealed,
     "sealed-mesh": SealedMesh,
     "mesh": Mesh,
+    "mesh-rules": RuledMesh,
     "kv": Kv,
     "kv-lossy": KvLossy,
     "kv-chain": KvChain,

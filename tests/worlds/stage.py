@@ -37,7 +37,7 @@ class Stage(TestWorld):
     """
 
     def __init__(self, world: SimWorld, replaced: Sequence[Replaced] = ()) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="chappe-world-", dir=_memory()))
+        self.scratch = Path(_memory() or tempfile.gettempdir()) / f"chappe-world-{uuid.uuid4().hex}"
         self._begin(self.scratch / "users", Ground(world, rough=True, alone=True))
         self.net = self._ground.net
         self.streams = self._ground.streams
@@ -47,6 +47,7 @@ class Stage(TestWorld):
 
     def begin(self) -> None:
         """Put the world in the place of the machine."""
+        self.scratch.mkdir(mode=0o700, exist_ok=True)
         for home, name, ours in (
             (os, "urandom", self._rng.randbytes),
             (uuid, "uuid4", lambda: uuid.UUID(bytes=self._rng.randbytes(16), version=4)),
@@ -66,6 +67,11 @@ class Stage(TestWorld):
             if self._collects:
                 gc.enable()
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+    @property
+    def steps(self) -> int:
+        """How often something was done so far."""
+        return self._scheduler.steps
 
     # -- what the network does beside cuts ------------------------------------------------------------------
 
@@ -141,8 +147,8 @@ class StagedWorld(SimWorld):
                 if not each.resident.place.paused:
                     each.look()
             self.see("on_tick")
-            if self.clock.events > self.events_max:
-                self.fail("no spinning", f"{self.clock.events} events within {self.now:.0f} virtual seconds")
+            if (steps := max(self.clock.events, self.stage.steps)) > self.events_max:
+                self.fail("no spinning", f"{steps} steps within {self.now:.0f} virtual seconds")
 
     def play(self) -> Outcome:
         """As every world, on a stage of its own."""

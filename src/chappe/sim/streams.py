@@ -82,7 +82,7 @@ class StreamSide:
         if self._full:
             if self.on_way > self.window_bytes - self.window_bytes // REOPENS:
                 self.network.net.failed[Flush] += 1
-                self.network.clogged[self.host.name, self.other.host.name] = self.network.clock.now
+                self.note_clogged()
                 return
             self._full = False
             self.host.moved(self)
@@ -96,6 +96,10 @@ class StreamSide:
             self.on_way += sum(map(len, frames))
             self._full = self.on_way >= self.window_bytes
             self._send(frames)
+
+    def note_clogged(self) -> None:
+        """There is no room for something now."""
+        self.network.clogged[self.host.name, self.other.host.name] = self.network.clock.now
 
     def _send(self, what: list[bytes] | str) -> None:
         if self.cut or self.mute:
@@ -250,5 +254,5 @@ class Streams:
         names = {one, two}
         return [side for side in self.sides if {side.host.name, side.other.host.name} == names]
 
-    def of(self, host: End) -> list[StreamSide]:
-        return [side for side in self.sides if side.host is host]
+    def of(self, name: str) -> list[StreamSide]:
+        return [side for side in self.sides if side.host.name == name]

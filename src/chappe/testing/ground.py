@@ -132,6 +132,7 @@ class Station:
 
     paused = False
     read_s = 0.0  # for each piece that it reads from a connection
+    steady_s = 0.0  # its steady clock is so far before the world's
 
     def __init__(self, ground: Ground, name: str) -> None:
         self.ground = ground

@@ -54,7 +54,7 @@ class _Waiter:
 class _Place:
     def __init__(self, member: LoopMember) -> None:
         self.asked = True
-        self.at = math.inf  # when to look at it
+        self.at = math.inf  # when to look at it, by the steady clock of its host
         self.watched = False  # its descriptor is
         self.idle_at = -1  # so many files had become ready when its own was not
         self._host: Any = getattr(member, "machine", None)
@@ -63,10 +63,11 @@ class _Place:
     def paused(self) -> bool:
         return getattr(self._host, "paused", False)
 
-    @property
-    def rate(self) -> float:
-        """How fast the steady clock of its host goes."""
-        return getattr(self._host, "rate", 1.0)
+    def due(self, began: float) -> float:
+        """Return when to look at it by the clock of the world, which its host's own differs from."""
+        rate: float = getattr(self._host, "rate", 1.0)
+        steady_s: float = getattr(self._host, "steady_s", 0.0)
+        return began + (self.at - steady_s - began) / rate
 
 
 class Files(Protocol):
@@ -99,7 +100,7 @@ class Scheduler:
         self._change = threading.Condition()
         self._waiters: list[_Waiter] = []
         self._places: dict[LoopMember, _Place] = {}
-        self._steps = 0
+        self.steps = 0
         self._driving = False
         self._driver = 0  # the thread that drives, while one does
         self.calls: set[Thread] = set()  # slow calls under way
@@ -124,8 +125,10 @@ class Scheduler:
     def monotonic(self) -> float:
         if self.is_outside():
             return monotonic()
-        rate: float = getattr(machine.current(), "rate", 1.0)
-        return self._began + self.clock.now * rate
+        host = machine.current()
+        rate: float = getattr(host, "rate", 1.0)
+        steady_s: float = getattr(host, "steady_s", 0.0)
+        return self._began + self.clock.now * rate + steady_s
 
     def time_ns(self) -> int:
         """Return ``time.time_ns`` on the host of this thread."""
@@ -293,14 +296,14 @@ class Scheduler:
 
     def _do_now(self) -> bool:
         """Do due work of the network and the members; return whether there was any."""
-        self._steps += 1
+        self.steps += 1
         events = self.clock.events
         self.clock.run(self.clock.now + STEP_S)
         looked = False
         now = self._began + self.clock.now
         files = self._files
         for member, place in list(self._places.items()):
-            if not (place.asked or place.at <= now):
+            if not (place.asked or place.due(self._began) <= now):
                 if not place.watched or place.idle_at == files.changes:
                     continue
                 if not place.paused and not files.is_ready(member.fileno()):
@@ -315,8 +318,7 @@ class Scheduler:
         place.asked, place.idle_at = False, -1
         before = machine.drive(getattr(member, "machine", None))
         try:
-            place.watched, at = member.look()
-            place.at = self._began + (at - self._began) / place.rate
+            place.watched, place.at = member.look()
         except Exception as error:  # not a Ctrl-C: it is for whoever waits here
             member.halt(error)
             place.watched, place.at = False, math.inf
@@ -324,7 +326,7 @@ class Scheduler:
             machine.drive(before)
 
     def _next(self, until: float = math.inf) -> float:
-        dues = [each.at - self._began for each in list(self._places.values()) if not each.paused]
+        dues = [each.due(self._began) - self._began for each in list(self._places.values()) if not each.paused]
         ends = [each.deadline for each in self._waiters if not (each.goes or getattr(each.thread, "paused", False))]
         return min([until, self.clock.next, *ends, *dues])
 
@@ -342,9 +344,9 @@ class Scheduler:
         """Let time pass as it really does, where no thread waits for chappe."""
         seen = -1
         while not self._ended.wait(TICK_S):
-            if self._steps == seen and not self._driving:
+            if self.steps == seen and not self._driving:
                 self._drive(partial(self._pass, self.clock.now + TICK_S))
-            seen = self._steps
+            seen = self.steps
 
     def _pass(self, end: float) -> bool:
         if not self._let_go_on() and not self._do_now():

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from chappe.sim.streams import PREFIX, StreamSide
 from chappe.testing.ground import DELAY_S, FIRST_FILE, Socket, Station
 
-UNREAD_MAX: Final = 256  # pieces that wait to be read; further ones wait on the way
+UNREAD_MAX: Final = 16  # pieces that wait to be read; further ones wait on the way
 _LENGTH: Final = bytes(PREFIX)  # the simulator's connections carry frames, of which the length is not looked at here
 _CLOSED: Final = "the peer closed the connection"
 
@@ -77,9 +77,8 @@ class _Stream(Socket):
         return "127.0.0.1", _port(self._side.address[1])
 
     def connect_ex(self, address: tuple[Any, ...]) -> int:
-        found = self.ground.ports.get(str(address[1]))
-        name = found.name if isinstance(found, _Listener) else ""
-        self.ground.streams.dial(self, self.number, (name, address[1]))
+        names = [name for name, port in self.ground.streams.listeners if port == address[1]]
+        self.ground.streams.dial(self, self.number, (names[0] if names else "", address[1]))
         return errno.EINPROGRESS
 
     def send(self, data: bytes | memoryview) -> int:
@@ -90,6 +89,8 @@ class _Stream(Socket):
         self._unsent = memoryview(bytes(data))
         self.writable = False
         self._side.write()
+        if self._unsent:
+            self._side.note_clogged()
         return len(data)
 
     def recv_into(self, buffer: memoryview) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.worlds.mesh.base import MeshHost, messages_of
 from tests.worlds.mesh.checkers import AFTER_S, BEFORE_S, LATE_S
-from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.rogues import NAME as ROGUE
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import MeshWorld
 
 from chappe.mesh.events import LinkEnded, LostElsewhere, PeerAdded, PeerLost
@@ -54,10 +54,10 @@ class Unconfirmed(Checker[MeshWorld]):
         """Count messages."""
         self._read[side.other] += sum(map(_messages_in, bodies))
 
-    def on_lost(self, host: EndpointHost, status: LinkEnded) -> None:
+    def on_lost(self, host: EndpointSubject, status: LinkEnded) -> None:
         """Compare."""
         side = self._sides.pop((host.life, status.peer_id), None)
-        if side is None or not isinstance(side.other.host, EndpointHost):
+        if side is None or not isinstance(side.other.host, EndpointSubject):
             return
         if not isinstance(status, PeerLost) or status.left:
             return
@@ -84,7 +84,7 @@ class Goodbyes(Checker[MeshWorld]):
         host = side.host
         for frame in frames:
             kind = frame[PREFIX + _KIND_AT] if len(frame) > PREFIX + _KIND_AT else 0
-            if not isinstance(host, EndpointHost):
+            if not isinstance(host, EndpointSubject):
                 return
             if kind == PING:
                 if messages_of(frame[PREFIX:])[0].payload.startswith(BYE):
@@ -106,7 +106,7 @@ class Calls(Checker[MeshWorld]):
     def on_tick(self) -> None:
         """Look for what is overdue."""
         now = self.world.now
-        for host in self.world.alive(EndpointHost):
+        for host in self.world.alive(EndpointSubject):
             for ticket, (made_at, until) in list(host.calls.items()):
                 if ticket in host.resolved:
                     del host.calls[ticket]
@@ -115,7 +115,7 @@ class Calls(Checker[MeshWorld]):
 
     def at_end(self) -> None:
         """Nobody waits for an answer any more."""
-        for host in self.world.alive(EndpointHost):
+        for host in self.world.alive(EndpointSubject):
             waiting = [each for each in host.calls if each not in host.resolved]
             if waiting:
                 self.fail(f"{host.life} still waits for {waiting}")
@@ -130,7 +130,7 @@ class Missing(Checker[MeshWorld]):
         super().__init__(world)
         self._told: Counter[str] = Counter()  # lives
 
-    def on_report(self, host: EndpointHost, event: object) -> None:
+    def on_report(self, host: EndpointSubject, event: object) -> None:
         """Add up what is reported."""
         if isinstance(event, LostElsewhere) and event.origin in (host.own_id, NOBODY):
             self._told[host.life] += event.count
@@ -145,7 +145,7 @@ class Missing(Checker[MeshWorld]):
             if publication.at + AFTER_S <= world.now:
                 due = world.record.due(publication, BEFORE_S, AFTER_S, full=True)
                 missing.update([(publication.publisher, each) for each in due if each not in publication.delivered])
-        for host in world.alive(EndpointHost):
+        for host in world.alive(EndpointSubject):
             most = max([count for (publisher, _), count in missing.items() if publisher == host.life], default=0)
             if most > self._told[host.life] + host.told_dropped:
                 told = f"{self._told[host.life]} and {host.told_dropped}"
@@ -194,7 +194,7 @@ class Losses(Checker[MeshWorld]):
             if (
                 len(frame) <= PREFIX + _KIND_AT
                 or frame[PREFIX + _KIND_AT] not in (FLOW_LOSS, DETOUR)
-                or not isinstance(host, EndpointHost)
+                or not isinstance(host, EndpointSubject)
             ):
                 continue
             message = messages_of(frame[PREFIX:])[0]
@@ -205,7 +205,7 @@ class Losses(Checker[MeshWorld]):
             if loss.why is LossReason.LINK_ENDED:
                 self._told_of[host.life, loss.towards] += loss.count
 
-    def on_report(self, host: EndpointHost, event: object) -> None:
+    def on_report(self, host: EndpointSubject, event: object) -> None:
         """Count what is reported of losses elsewhere, and what is owed to peers."""
         match event:
             case LostElsewhere() if event.place != host.own_id and not self.world.rogue_comes:
@@ -226,7 +226,7 @@ class Losses(Checker[MeshWorld]):
 
     def at_end(self) -> None:
         """Everything is told that could be."""
-        for host in self.world.alive(EndpointHost):
+        for host in self.world.alive(EndpointSubject):
             for peer in sorted(host.peered):
                 due, told = self._due[host.life, peer], self._told_of[host.life, peer]
                 if told < due and self.world.lives[peer] not in self.world.record.originals:
@@ -238,13 +238,13 @@ class News(Checker[MeshWorld]):
 
     name = "news"
 
-    def on_report(self, host: EndpointHost, event: object) -> None:
+    def on_report(self, host: EndpointSubject, event: object) -> None:
         """Somebody has refused messages as their origin was not known to be where they came from."""
         if not isinstance(event, LostElsewhere) or event.reason != LossReason.EARLY.text or self.world.rogue_comes:
             return
         record, now = self.world.record, self.world.now
-        lives = [each.life for each in self.world.alive(EndpointHost)]
-        born = {each.life: each.born_at for each in self.world.alive(EndpointHost)}
+        lives = [each.life for each in self.world.alive(EndpointSubject)]
+        born = {each.life: each.born_at for each in self.world.alive(EndpointSubject)}
         if all(record.sound[each].covers(max(born[each], now - STANDS_S), now) for each in lives):
             self.fail(f"{host.life} is told that {event.count} messages came before the news that it is there")
 

@@ -1,8 +1,8 @@
 """How old messages seem to those who ask when they were published: never older than they are, and not much younger.
 
 Only the world knows when something was published. Clocks differ by up to days, and some stand still with their hosts,
-which others notice with the next ping. What is younger than it is: by the quickest way that an answer to a ping took on
-each link; and where a link is new, or a host reads slowly, by more.
+which others notice with the next ping. Messages seem younger than they are by the quickest way that an answer to a ping
+took on each link, and by what clocks may have drifted since; where a link is new, or a host reads slowly, by more.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Final
 
 from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.checkers import BEFORE_S
-from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.population import PopulatedMesh
 from tests.worlds.mesh.rogues import NAME as ROGUE
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import MeshWorld
 
+from chappe.mesh.links.link import DRIFT
 from chappe.mesh.messages import DATA, Message
 from chappe.sim.world import Checker
 
@@ -30,7 +31,8 @@ def stall(world: MeshWorld) -> None:
     """Have connections stall now and then, from now on."""
     stood = [
         side for side in world.streams.sides
-        if isinstance(one := side.host, EndpointHost) and isinstance(two := side.other.host, EndpointHost)
+        if isinstance(one := world.host_of(side), EndpointSubject)
+        and isinstance(two := world.host_of(side.other), EndpointSubject)
         and world.record.link(one.life, two.life).covers(world.now - STANDS_S, world.now)
         and world.record.link(two.life, one.life).covers(world.now - STANDS_S, world.now)
     ]  # fmt: skip
@@ -59,11 +61,11 @@ class Ages(Checker[PopulatedMesh]):
         for host in self.world.hosts.values() if self.world.ages else ():
             self._slow_s[host.life] = max(host.read_s, self._slow_s.get(host.life, 0.0))
 
-    def on_delivered(self, host: EndpointHost, message: Message) -> None:
+    def on_delivered(self, host: EndpointSubject, message: Message) -> None:
         """Compare."""
         world = self.world
         publication = world.record.publications.get(message.payload)
-        if not (world.ages and isinstance(host, EndpointHost) and host.asks_times and message.kind == DATA):
+        if not (world.ages and isinstance(host, EndpointSubject) and host.asks_times and message.kind == DATA):
             return
         if publication is None or publication.publisher == ROGUE or world.rogues:
             return
@@ -84,5 +86,14 @@ class Ages(Checker[PopulatedMesh]):
             self.fail(f"{message.payload!r} is {age_s:.3f} s old, and seems {seems_s:.3f} s old to {host.life}")
 
     def _hop_s(self) -> float:
-        """What an answer takes at most where nothing waits."""
-        return 2 * max([side.delay_s for side in self.world.streams.sides], default=0.0)
+        """Return what an answer takes at most where nothing waits, and how far clocks may drift until the next one."""
+        unread_s = max(
+            [
+                host.now - link.clock._at
+                for host in self.world.alive(EndpointSubject)
+                for link in host.core.router.links.values()
+                if link.clock._at
+            ],
+            default=0.0,
+        )
+        return DRIFT * unread_s + 2 * max([side.delay_s for side in self.world.streams.sides], default=0.0)

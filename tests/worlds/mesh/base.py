@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from math import inf
@@ -15,7 +14,7 @@ from chappe.mesh.messages import DATA, NOBODY, Message, parse_message
 from chappe.sim.host import SimHost
 from chappe.sim.streams import End, StreamSide
 
-PORT = 9999
+PORT = 9_000
 
 
 def messages_of(body: bytes) -> list[Message]:
@@ -27,8 +26,8 @@ def messages_of(body: bytes) -> list[Message]:
     return [parse_message(body)]
 
 
-class MeshHost(SimHost, End, ABC):
-    """What endpoints of chappe and originals have in common: a name, lives, connections."""
+class MeshHost(SimHost):
+    """What endpoints of chappe and originals have in common: a name, lives, and what they want and publish."""
 
     original = False
     read_s = 0.0  # for each chunk that it reads
@@ -37,13 +36,11 @@ class MeshHost(SimHost, End, ABC):
         super().__init__(world, name)
         self.life = life
         self.own_id = own_id
+        self.port: int = world.port_of(name)
         self.born_at: float = world.now
-        self.sides: dict[int, StreamSide] = {}
         self.topics: set[bytes] = set()
-        self._conns = 0
         self._counts: Counter[bytes] = Counter()  # of what it published to everybody, by topic
         world.lives[own_id] = life
-        world.streams.listeners[name, PORT] = self
 
     @property
     def wanted(self) -> set[bytes]:
@@ -53,56 +50,39 @@ class MeshHost(SimHost, End, ABC):
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens."""
-        return self.name, PORT
-
-    def _add(self, side: StreamSide) -> int:
-        self._conns += 1
-        side.conn = self._conns
-        self.sides[self._conns] = side
-        return self._conns
+        return self.name, self.port
 
     def freeze(self, on: bool) -> None:
         """Stop it, as SIGSTOP does, or let it go on."""
         self.stalled_until = inf if on else 0.0
-        if not on:
-            for side in list(self.sides.values()):
-                side.resume()
-
-    def reads(self, side: StreamSide) -> bool:
-        """Whether it reads from a connection now."""
-        return not self.frozen
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Crash: its connections are reset."""
         self.alive = False
-        for side in list(self.sides.values()):
-            side.open = False
-            self.world.streams.forget(side)
-            self.world.clock.after(0.001, side.other.reset, "connection reset by peer")
         self.world.record.sound[self.life].end(self.world.now)
         for (one, _), spans in self.world.record.links.items():
             if one == self.life:
                 spans.end(self.world.now)
 
-    @abstractmethod
     def peer(self, address: tuple[str, int], retry_s: float) -> None:
         """Dial."""
+        raise NotImplementedError
 
-    @abstractmethod
     def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
         """Publish, to all who want it or to one of them; False if there is no room."""
+        raise NotImplementedError
 
     def publish_many(self, topic: bytes, payloads: list[bytes]) -> bool:
         """Publish data for all who want it; False if there was no room for some."""
         return all(self.publish(topic, payload) for payload in payloads)
 
-    @abstractmethod
     def want(self, topics: Sequence[bytes]) -> None:
         """Subscribe to exactly these prefixes."""
+        raise NotImplementedError
 
-    @abstractmethod
     def peer_lives(self) -> list[str]:
         """The lives that it is peered with."""
+        raise NotImplementedError
 
     def _note_wanted(self, topics: set[bytes]) -> None:
         for topic in self.topics - topics:
@@ -120,3 +100,44 @@ class MeshHost(SimHost, End, ABC):
         if only is None and kind == DATA:
             nth = self._counts[topic] = self._counts[topic] + 1
         self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, only, kind, nth, to)
+
+
+class WiredHost(MeshHost, End):
+    """A host whose frames go over connections of the simulator."""
+
+    def __init__(self, world: Any, name: str, life: str, own_id: bytes) -> None:
+        super().__init__(world, name, life, own_id)
+        self.sides: dict[int, StreamSide] = {}
+        self._conns = 0
+        world.streams.listeners[self.address] = self
+
+    def _add(self, side: StreamSide) -> int:
+        self._conns += 1
+        side.conn = self._conns
+        self.sides[self._conns] = side
+        return self._conns
+
+    def freeze(self, on: bool) -> None:
+        super().freeze(on)
+        if not on:
+            for side in list(self.sides.values()):
+                side.resume()
+
+    def reads(self, side: StreamSide) -> bool:
+        """Whether it reads from a connection now."""
+        return not self.frozen
+
+    def take(self, conn: int, bytes_max: int) -> list[bytes]:
+        """What is to be written next."""
+        raise NotImplementedError
+
+    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
+        """Frames came."""
+        raise NotImplementedError
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        super().die(goodbye=goodbye, notice_s=notice_s)
+        for side in list(self.sides.values()):
+            side.open = False
+            self.world.streams.forget(side)
+            self.world.clock.after(0.001, side.other.reset, "connection reset by peer")

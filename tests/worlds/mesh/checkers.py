@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.record import Publication
 from tests.worlds.mesh.rogues import NAME as ROGUE
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import TOPICS, MeshWorld
 
 from chappe.defaults import MESH_BATCH_BYTES_MAX
@@ -42,7 +42,7 @@ class Delivery(Checker[MeshWorld]):
         self._dropped: Counter[tuple[str, bytes]] = Counter()  # life that published them, and topic; empty for any
         self._missing: Counter[tuple[str, bytes, str]] = Counter()  # the same, and who did not get them
 
-    def on_report(self, host: EndpointHost, event: object) -> None:
+    def on_report(self, host: EndpointSubject, event: object) -> None:
         """Add up what is dropped as a connection takes no more: what is published at once may be more than it takes."""
         match event:
             case LostElsewhere() if event.origin == host.own_id and event.reason in FULL:
@@ -66,7 +66,7 @@ class Delivery(Checker[MeshWorld]):
         if not any(map(message.topic.startswith, host.topics)):
             self.fail(f"{host.life} got {message.topic!r}, which it does not want")
         waited = isinstance(message, OpenedMessage)  # for keys, longer than the link stood perhaps
-        if isinstance(host, EndpointHost) and message.sender not in host.peered and not waited:
+        if isinstance(host, EndpointSubject) and message.sender not in host.peered and not waited:
             self.fail(f"{host.life} got a message of {self.world.lives[message.sender]}, with which it is not peered")
         # An id is what a message is for: somebody who did not see its endpoint die may still bring it to its next life.
         if publication.receiver not in (None, host.life) and message.receiver != host.own_id:
@@ -152,7 +152,9 @@ class Permitted(Checker[MeshWorld]):
         charter = self.world.charter
         if charter is None:
             return None
-        late = [each.life for each in self.world.alive(EndpointHost) if charter.held[each.name] < len(charter.versions)]
+        late = [
+            each.life for each in self.world.alive(EndpointSubject) if charter.held[each.name] < len(charter.versions)
+        ]
         return f"{late[0]} has older permissions" if late else None
 
     def _barred(self, life: str, start: float, stop: float) -> bool:
@@ -181,10 +183,10 @@ class Storms(Checker[MeshWorld]):
             self._sides.append(side)  # so that its id is not given again
 
 
-def _flowing(side: StreamSide, frames: list[bytes]) -> Iterator[tuple[EndpointHost, bytes, int, int]]:
+def _flowing(side: StreamSide, frames: list[bytes]) -> Iterator[tuple[EndpointSubject, bytes, int, int]]:
     """Each numbered message that an endpoint of chappe has written: the endpoint, the origin, number and tree."""
     host = side.host
-    if isinstance(host, EndpointHost):
+    if isinstance(host, EndpointSubject):
         for frame in frames:
             if len(frame) >= PREFIX + HEAD_BYTES and frame[PREFIX + KIND_AT] in FLOWS:
                 origin, number, tree, _ = parse_head(frame[PREFIX:])
@@ -221,7 +223,7 @@ class OriginOrder(Checker[MeshWorld]):
         ] = {}  # life, kind, origin, publisher, lane: the last number
         self._told: set[bytes] = set()  # origins that were told that no way was left for something
 
-    def on_report(self, host: EndpointHost, event: object) -> None:
+    def on_report(self, host: EndpointSubject, event: object) -> None:
         """Note who gave something up; a hop that was cut off with it may yet bring it when it is back."""
         if isinstance(event, LostElsewhere) and event.reason in NO_WAY:
             self._told.add(event.origin)
@@ -245,7 +247,7 @@ class OriginOrder(Checker[MeshWorld]):
         self._last[key] = message.sequence
 
     def _is_excused(self) -> bool:
-        cores = [host.core for host in self.world.alive(EndpointHost)]
+        cores = [host.core for host in self.world.alive(EndpointSubject)]
         return any(each.dropped or each.router.trees.order.given_up for each in cores)
 
 
@@ -256,7 +258,7 @@ class Drops(Checker[MeshWorld]):
 
     def at_end(self) -> None:
         """Compare what was counted with what was reported."""
-        for host in self.world.alive(EndpointHost):
+        for host in self.world.alive(EndpointSubject):
             if self.world.holds_back and not self.world.paces and host.told_dropped:
                 self.fail(f"{host.life} has dropped {host.told_dropped} messages, though all wait for full ones")
             if host.told_dropped != host.core.router.drops.total:
@@ -286,7 +288,7 @@ class Room(Checker[MeshWorld]):
 
     def on_quiet(self) -> None:
         """Ask the cores."""
-        for host in self.world.alive(EndpointHost):
+        for host in self.world.alive(EndpointSubject):
             for topic in TOPICS:
                 if not host.core.room((topic,)):
                     self.fail(f"{host.life} is to wait with {topic!r}, though nobody is slow any more")
@@ -299,7 +301,7 @@ class Bounds(Checker[MeshWorld]):
 
     def on_tick(self) -> None:
         """Ask the cores."""
-        for host in self.world.alive(EndpointHost):
+        for host in self.world.alive(EndpointSubject):
             found = host.core.invariants()
             if found:
                 self.fail(f"{host.life}: {found[0]}")
@@ -309,13 +311,16 @@ class Bounds(Checker[MeshWorld]):
             boxes = [link.outbox for link in host.core.router.links.values()]
             if any(box.bytes > 2 * box.bytes_max + FRAME_BYTES or box.control_bytes > CONTROL_BYTES for box in boxes):
                 self.fail(f"{host.life} keeps {max(box.bytes for box in boxes)} bytes for a peer")
-            if len(peers) > len(host.sides):
-                self.fail(f"{host.life} keeps {len(peers)} links on {len(host.sides)} connections")
+            if len(peers) > host.connections:
+                self.fail(f"{host.life} keeps {len(peers)} links on {host.connections} connections")
 
     def on_quiet(self) -> None:
-        """Nobody keeps a tree that whoever told of it does not use any more."""
-        hosts = {host.own_id: host for host in self.world.alive(EndpointHost)}
+        """Everything is confirmed, and nobody keeps a tree that whoever told of it does not use any more."""
+        hosts = {host.own_id: host for host in self.world.alive(EndpointSubject)}
         for own_id, host in hosts.items():
+            busy = [each.origin for each in host.core.router.trees._labels.values() if each.busy]
+            if busy and not self.world.rogue_comes:
+                self.fail(f"{host.life} still keeps what {self.world.lives[busy[0]]} has published")
             for peer in [each for each in host.core.router.links if each in hosts]:
                 link = hosts[peer].core.router.links.get(own_id)
                 told = hosts[peer].core.router.trees.told_over(link.conn) if link is not None else frozenset[int]()
@@ -335,7 +340,7 @@ class Liveness(Checker[MeshWorld]):
             stopped = self.world.stopped.get(host.life)
             if stopped is None:
                 continue
-            for other in self.world.alive(EndpointHost):
+            for other in self.world.alive(EndpointSubject):
                 limit = 3 * other.options.heartbeat_s + 1.0
                 since = max(stopped, self.world.thawed.get(other.life, 0.0))
                 ran = self.world.record.sound[other.life].covers(self.world.now - limit, self.world.now)
@@ -348,7 +353,7 @@ class Patience(Checker[MeshWorld]):
 
     name = "patience"
 
-    def on_lost(self, host: EndpointHost, status: LinkEnded) -> None:
+    def on_lost(self, host: EndpointSubject, status: LinkEnded) -> None:
         """Look whether it was dead, or the way to it cut."""
         life, reason = self.world.lives[status.peer_id], status.reason
         if not reason.startswith(SILENT) or frozenset((host.life, life)) in self.world.cuts:
@@ -367,7 +372,7 @@ class Convergence(Checker[MeshWorld]):
 
     def unsettled(self) -> str | None:
         """The first thing that is not yet so."""
-        if any(side.cut for side in self.world.streams.sides):
+        if any(side.cut and not self.world.is_closed(side) for side in self.world.streams.sides):
             return "a link is cut and not yet noticed"
         for host in self.world.hosts.values():
             lives = host.peer_lives()
@@ -378,10 +383,10 @@ class Convergence(Checker[MeshWorld]):
                 if life not in {each.life for each in self.world.hosts.values()}:
                     return f"{host.life} is peered with {life}, which is dead"
         return next(
-            (text for host in self.world.alive(EndpointHost) if (text := self._unsettled(host)) is not None), None
+            (text for host in self.world.alive(EndpointSubject) if (text := self._unsettled(host)) is not None), None
         )
 
-    def _unsettled(self, host: EndpointHost) -> str | None:
+    def _unsettled(self, host: EndpointSubject) -> str | None:
         expected = {each.own_id for each in self.world.reachable(host)}
         if host.discovered != expected:
             names = sorted(self.world.lives.get(each, each.hex()) for each in host.discovered ^ expected)
@@ -447,7 +452,7 @@ class Completeness(Checker[MeshWorld]):
 
 
 def all_checkers(world: MeshWorld) -> list[Checker[Any]]:
-    """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
+    """Every checker; the order of statuses is checked where they are reported (``EndpointSubject``)."""
     kinds = (
         *(Delivery, Storms, LinkOrder, OriginOrder, Drops, Calm, Room, Bounds, Liveness, Patience, Convergence),
         *(Completeness, Permitted),

@@ -7,8 +7,8 @@ from random import Random
 
 from tests.worlds.faults import Schedule
 from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.population import PREFIXES, PopulatedMesh
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import TOPICS
 
 from chappe.sim.streams import StreamSide
@@ -37,12 +37,9 @@ class MeshFaults(Schedule):
         self._reader = ""  # who takes little
         self._more = world.flood_rng
         self._last = Random(f"last {world.seed}")
-        self._signing = Random(f"signing {world.seed}")
 
     def plan(self, until: float) -> float:
         """Spread faults over the time until then; returns when they are to be healed."""
-        for _ in range(self._signing.choice((1, 2, 4)) if self.world.charter is not None else 0):
-            self.at(self._signing.uniform(1.0, until), self._sign)
         kinds: tuple[Callable[[], None], ...] = (
             self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow,
             self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer,
@@ -68,24 +65,10 @@ class MeshFaults(Schedule):
         self.world.streams.early.clear()
         self.world.expel()
         self._ease()
-        if self.world.charter is not None:
-            self.world.charter.draw(all_forward=True)
-            self.world.clock.after(0.5, self._give_last)
         for name, host in list(self.world.hosts.items()):
             self._go_on(host)
             self._read_at_once(host)
             self.world.restart(name)
-
-    def _sign(self) -> None:
-        """One host learns of another version."""
-        charter = self.world.charter
-        running = [each for each in self.world.alive(EndpointHost) if not each.frozen]
-        if charter is not None and running:
-            self._signing.choice(running).go_by(charter.draw().number)
-
-    def _give_last(self) -> None:
-        assert self.world.charter is not None
-        self._signing.choice(self.world.alive(EndpointHost)).go_by(len(self.world.charter.versions))
 
     # -- kinds ------------------------------------------------------------------------------------
 
@@ -115,7 +98,7 @@ class MeshFaults(Schedule):
         self._unlink(one, two)
         for side in self.world.streams.between(one, two):
             side.cut = True
-            if side.host.original:  # the same: let its system notice, much later than ours does
+            if self.world.host_of(side).original:  # the same: let its system notice, much later than ours does
                 self.world.clock.after(8.0, side.reset, "timed out")
 
     def _cut_early(self) -> None:
@@ -127,7 +110,7 @@ class MeshFaults(Schedule):
         self._break(one, two)
 
     def _cut_one(self, side: StreamSide) -> None:
-        one, two = side.host, side.other.host
+        one, two = self.world.host_of(side), self.world.host_of(side.other)
         assert isinstance(one, MeshHost)
         assert isinstance(two, MeshHost)
         self.world.trace(one, "greets %s in vain", two.name)
@@ -153,7 +136,7 @@ class MeshFaults(Schedule):
             (self.world.hosts[one], self.world.hosts[two]),
             (self.world.hosts[two], self.world.hosts[one]),
         ):
-            if isinstance(host, EndpointHost) and host.alive and not host.frozen and not self.world.settings.plain:
+            if isinstance(host, EndpointSubject) and host.alive and not host.frozen and not self.world.settings.plain:
                 host.ping(other.own_id)  # that may not be answered any more
 
     def _crash(self) -> None:
@@ -200,7 +183,7 @@ class MeshFaults(Schedule):
             self._reader = reader.name
             if not self.world.only_floods:
                 self.at(self.world.now + self._more.uniform(2.0, 8.0), self._unpeer)
-        publishers = [each for each in self.world.alive(EndpointHost) if each is not reader]
+        publishers = [each for each in self.world.alive(EndpointSubject) if each is not reader]
         if not publishers or self.world.loops:
             return
         publisher = self.rng.choice(publishers)
@@ -208,7 +191,7 @@ class MeshFaults(Schedule):
         publisher.want(())
         self._flooding = True
         self.world.record.eased.end(self.world.now)
-        if isinstance(reader, EndpointHost) and self.rng.random() < 0.5:
+        if isinstance(reader, EndpointSubject) and self.rng.random() < 0.5:
             reader.sip(self.rng.choice(FLOODED_SIPS))
         else:
             self._read_at_once(reader)
@@ -224,13 +207,13 @@ class MeshFaults(Schedule):
         """An original answers no ping for long, while its connections take something now and then."""
         reader.read_s = TRICKLE_READ_S
         self.world.streams.windows = TRICKLE_WINDOWS_BYTES
-        for side in self.world.streams.of(reader):
+        for side in self.world.streams.of(reader.name):
             side.other.window_bytes = side.window_bytes = TRICKLE_WINDOWS_BYTES[0]
 
     def _publish_much(self, host: MeshHost, topic: bytes) -> None:
         if not self._flooding or not host.alive:
             return
-        if isinstance(host, EndpointHost):
+        if isinstance(host, EndpointSubject):
             host.careless = self.world.careless
         if not host.frozen and self.world.batches and self.world.batch_rng.random() < 0.5:
             self.world.publish_many(host, topic, FLOOD_MESSAGES, FLOOD_BYTES)
@@ -255,7 +238,7 @@ class MeshFaults(Schedule):
         self._flooding = False
         self.world.record.eased.begin(self.world.now)
         for host in self.world.hosts.values():
-            if isinstance(host, EndpointHost):
+            if isinstance(host, EndpointSubject):
                 host.sip(0.0)
                 host.careless = False
 
@@ -282,14 +265,14 @@ class MeshFaults(Schedule):
     def _unpeer(self) -> None:
         one, two = self._wire()
         host = self.world.hosts[one]
-        if isinstance(host, EndpointHost) and host.alive and not host.frozen:
+        if isinstance(host, EndpointSubject) and host.alive and not host.frozen:
             self.world.trace(host, "unpeers %s", two)
             self._unlink(one, two)
             self._say_more(host)
             host.unpeer((two, self.world.hosts[two].address[1]))
             self.world.clock.after(self.rng.choice((0.001, 0.1, 4.0)), self._peer_again, one)
 
-    def _say_more(self, host: EndpointHost) -> None:
+    def _say_more(self, host: EndpointSubject) -> None:
         """Somebody who is about to leave publishes more than a connection takes at once, as far as there is room."""
         if self.world.settings.plain or self._last.random() < 0.5:
             return

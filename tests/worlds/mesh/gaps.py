@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import MeshWorld
 
 from chappe.limits import MESH_LIMITS
@@ -48,7 +48,7 @@ class Missing(Checker[MeshWorld]):
         """Not where an origin also counts what it brings in from originals, or as one what was sealed together."""
         return not self.world.record.originals and self.world.per_message == 1
 
-    def on_wanted(self, host: EndpointHost) -> None:
+    def on_wanted(self, host: EndpointSubject) -> None:
         """What a subscriber no longer wants is not missing."""
         for life, origin, topic in [*self._windows]:
             if life == host.life and not any(map(topic.startswith, host.topics)):
@@ -57,7 +57,7 @@ class Missing(Checker[MeshWorld]):
     def on_delivered(self, host: MeshHost, message: Message) -> None:
         """Count it in."""
         publication = self.world.record.publications.get(message.payload)
-        if publication is None or not isinstance(host, EndpointHost) or message.kind != DATA or not message.place:
+        if publication is None or not isinstance(host, EndpointSubject) or message.kind != DATA or not message.place:
             return
         if self.world.lives.get(message.origin) != publication.publisher:
             self._former.add(message.origin)
@@ -71,8 +71,10 @@ class Missing(Checker[MeshWorld]):
             )
         key = host.life, message.origin, message.topic
         window = self._windows.get(key)
-        if window is None or window.counting != counting:
+        if window is None:
             self._windows[key] = _Window(counting, nth, nth)
+        elif window.counting != counting:  # what is missing of the former may still be told
+            self._windows[key] = _Window(counting, nth, nth, told=window.told - window.missing)
         elif nth > window.last:
             window.last = nth
             window.came += 1
@@ -80,7 +82,7 @@ class Missing(Checker[MeshWorld]):
             window.came += 1
         self._touched.add(key)
 
-    def on_gap(self, host: EndpointHost, gap: Gap) -> None:
+    def on_gap(self, host: EndpointSubject, gap: Gap) -> None:
         """Add it up."""
         key = host.life, UUID(gap.origin).bytes, gap.topic.encode()
         self.gaps += 1

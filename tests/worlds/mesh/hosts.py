@@ -6,25 +6,15 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.filters import as_published, show
-from tests.worlds.mesh.record import Spans
+from tests.worlds.mesh.base import MeshHost, WiredHost
+from tests.worlds.mesh.subjects import COMMANDED, INBOX_MAX, MANY, SIP_S, SUBSCRIBER, SURPLUS_MAX, EndpointSubject
 from tests.worlds.mesh.world import MeshWorld
 
 from chappe.core import Close, Deliver, Dial, Flush, Persist, Report, Resolve
 from chappe.defaults import CLOSE_FLUSH_S, HANDSHAKE_FRAME_BYTES_MAX
-from chappe.errors import PeeringError
 from chappe.member import MeshMember
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.mesh.events import (
-    EndpointDiscovered,
-    EndpointUnreachable,
-    MessagesDropped,
-    PeerAdded,
-    PeerLost,
-    PeerRemoved,
-)
-from chappe.mesh.filters import LAST_ASK, minimal
+from chappe.mesh.filters import minimal
 from chappe.mesh.flows import portion
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
@@ -32,19 +22,11 @@ from chappe.mesh.places import MessageGaps
 from chappe.mesh.rules import OfferRules
 from chappe.sim.streams import StreamSide
 
-SUBSCRIBER = 1
-LAST = 4  # one that wants last values
-QUICK = 3  # a further one, to other prefixes, that takes all at once
-COMMANDED = 2  # a subscriber to the same, for commands
-MANY = tuple([b"/many/%d/" % each for each in range(20)])  # prefixes that are wanted besides
-INBOX_MAX = 64  # messages that a slow subscriber lets wait; then those who publish are to wait
-SURPLUS_MAX = 256  # so many more are taken from everybody, and twice as many before its endpoint reads nothing
 ROUNDING_S = 1e-6  # of clocks that differ
-SIP_S = 0.1  # a slow subscriber takes some so often
 HELD_LOOK_S = 0.02  # how often it is checked whether what is held back may be read again
 
 
-class EndpointHost(MeshHost):
+class EndpointHost(EndpointSubject, WiredHost):
     """An endpoint of chappe."""
 
     world: MeshWorld
@@ -55,28 +37,11 @@ class EndpointHost(MeshHost):
     ) -> None:
         super().__init__(world, name, life, own_id)
         self.options = options
-        self.wants_many = not world.settings.plain and world.more_rng.random() < 0.2
-        self.left: dict[str, float] = {}  # since when peerings are ended
-        self.calls: dict[int, tuple[float, float]] = {}  # tickets of calls that end: when made, and until when they end
-        self.asks_times = world.asks_times()
         self.core = make(own_id, options, self.now)
-        if world.filters:
-            self.core.router.passing.shows = show
         self.member = MeshMember(self.core, world.clock)
-        self.peered: set[bytes] = set()  # as its statuses say
-        self.discovered: set[bytes] = set()
-        self.resolved: dict[int, object] = {}
-        self.received = 0
-        self.told_dropped = 0  # messages, as its statuses say
-        self.quick: set[bytes] = set()  # prefixes of the further subscriber
-        self.careless = False  # publishes whether there is room or not
         self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
-        self.surplus_max = SURPLUS_MAX
-        self.lasting: set[bytes] = set()  # prefixes of the one that wants last values
         self.gaps = MessageGaps()  # of its subscriber
-        self.full = Spans()  # the subscriber was
-        self.taken_at = 0.0  # something, by the subscriber
-        self.waiting = 0.0  # messages that the subscriber has not taken
+        self.waiting = 0.0
         self._level = 0  # what it has told the core of that
         self._sipping = False
         self._held: set[StreamSide] = set()
@@ -102,6 +67,10 @@ class EndpointHost(MeshHost):
     def now(self) -> float:
         """What its steady clock shows."""
         return self.world.steady(self.name)
+
+    @property
+    def connections(self) -> int:
+        return len(self.sides)
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -215,7 +184,7 @@ class EndpointHost(MeshHost):
 
     def _found_level(self) -> int:
         over = int(self.waiting) - INBOX_MAX
-        return 0 if over < 0 else 1 + min(2, over // self.surplus_max)
+        return 0 if over < 0 else 1 + min(2, over // SURPLUS_MAX)
 
     def _fill(self, level: int) -> None:
         """As the application's face does."""
@@ -263,33 +232,8 @@ class EndpointHost(MeshHost):
         self.ask(self.core.publish, topic, payload, kind, NOBODY if receiver is None else receiver.own_id)
         return True
 
-    def publish_many(self, topic: bytes, payloads: list[bytes]) -> bool:
-        """Publish at once, as long as there is room."""
-        if not self.core.room((topic,)) and not self.careless:
-            self.world.see("on_refused", self, topic, None)
-            return False
-        fitting = min(self.options.peer_messages_max, self.options.peer_bytes_max // (2 * max(map(len, payloads))))
-        fitting //= self.options.paths
-        if len(payloads) > max(1, fitting):  # so many at a time, as the application's calls do
-            first, rest = payloads[: max(1, fitting)], payloads[max(1, fitting) :]
-            return self.publish_many(topic, first) and self.publish_many(topic, rest)
-        to = self._to(topic)
-        for payload in payloads:
-            self._published(topic, payload, to=to)
-        self.ask(lambda now: self.core.publish_many([(topic, payload) for payload in payloads], now)[0])
-        return True
-
-    def _to(self, topic: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> frozenset[bytes]:
-        """Whom it believes to want what it publishes, and to be in reach, and who does want it."""
-        if not self.world.accounts:
-            return frozenset()
-        topology = self.core.router.topology
-        hosts = self.world.hosts.values() if receiver is None else (receiver,)
-        wanting = {
-            each.own_id for each in hosts
-            if any(map(topic.startswith, each.wanted if kind == DATA else each.topics))
-        }  # fmt: skip
-        return frozenset(filter(topology.has_way, topology.receivers(topic) & wanting))
+    def send_many(self, messages: list[tuple[bytes, bytes]]) -> None:
+        self.ask(lambda now: self.core.publish_many(messages, now)[0])
 
     def want(self, topics: Sequence[bytes]) -> None:
         """Subscribe to exactly these prefixes."""
@@ -304,25 +248,6 @@ class EndpointHost(MeshHost):
         if not self.world.settings.plain:
             self.ask(self.core.subscribe, COMMANDED, sorted(new), COMMAND)
             self.ask(self.core.unsubscribe, COMMANDED, sorted(gone))
-
-    def want_quickly(self, topics: Sequence[bytes]) -> None:
-        """Have a further subscriber, that takes all at once, want these prefixes, too."""
-        self.quick |= {*topics}
-        self.ask(self.core.subscribe, QUICK, sorted(topics))
-
-    def want_last(self, topics: Sequence[bytes]) -> None:
-        """Have a further subscriber want these prefixes, and the last values of their topics."""
-        self.lasting |= {*topics}
-        self.ask(self.core.subscribe, LAST, sorted(topics), DATA, False, True)
-
-    @property
-    def wanted(self) -> set[bytes]:
-        """See ``MeshHost``."""
-        return self.topics | self.quick | self.lasting | ({LAST_ASK} if self.options.last_values else set())
-
-    def peer_lives(self) -> list[str]:
-        """The lives that it is peered with."""
-        return [self.world.lives[each.peer_id] for each in self.core.peers() if each.peer_id is not None]
 
     def freeze(self, on: bool) -> None:
         """Stop it, or let it go on."""
@@ -354,23 +279,10 @@ class EndpointHost(MeshHost):
         self.call(act)
 
     def _deliver(self, action: Deliver) -> None:
-        if action.to == LAST:
-            for message in action.messages:
-                self.world.see("on_last", self, message)
-            return
-        for message in action.messages if action.to == QUICK else ():
-            self.world.see("on_quick", self, message)
-        for message in action.messages if action.to != QUICK else ():
-            self.received += 1
-            if self.world.filters and message.kind == DATA:
-                message, wrong = as_published(message)
-                if wrong:
-                    self.world.fail("filters", f"{self.life} got {message}, but {wrong}")
-            if (action.to == COMMANDED) != (message.kind == COMMAND):
-                self.world.fail("delivery", f"{self.life} got for {action.to} what is not for it: {message}")
-            self.world.see("on_delivered", self, message)
-            if action.to == SUBSCRIBER:
-                self.gaps.came([message])
+        self.came(action.to, action.messages)
+        if action.to == SUBSCRIBER:
+            for each in action.messages:
+                self.gaps.came([each])
                 for gap in self.gaps.take():
                     self.world.see("on_gap", self, gap)
         if self.sips and action.to == SUBSCRIBER:
@@ -398,35 +310,4 @@ class EndpointHost(MeshHost):
         self.resolved[action.ticket] = action.outcome
 
     def _report(self, action: Report) -> None:
-        self.world.trace(self, "%s", action.event)
-        self._note(action.event)
-        self.world.see("on_report", self, action.event)
-
-    def _note(self, event: object) -> None:
-        """Check the order of statuses."""
-        record, now = self.world.record, self.world.now
-        match event:
-            case EndpointDiscovered(peer_id):
-                self._expect(peer_id not in self.discovered, event)
-                self.discovered.add(peer_id)
-            case EndpointUnreachable(peer_id):
-                self._expect(peer_id in self.discovered and peer_id not in self.peered, event)
-                self.discovered.discard(peer_id)
-            case PeerAdded(peer_id):
-                self._expect(peer_id in self.discovered and peer_id not in self.peered, event)
-                self.peered.add(peer_id)
-                self.left.pop(self.world.lives[peer_id].partition("#")[0], None)
-                record.link(self.life, self.world.lives[peer_id]).begin(now)
-            case PeerLost(peer_id) | PeerRemoved(peer_id):
-                self._expect(peer_id in self.peered, event)
-                self.world.see("on_lost", self, event)
-                self.peered.discard(peer_id)
-                record.link(self.life, self.world.lives[peer_id]).end(now)
-            case MessagesDropped(_, count):
-                self.told_dropped += count
-            case PeeringError():
-                str(event)
-
-    def _expect(self, right: bool, event: object) -> None:
-        if not right:
-            self.world.fail("statuses", f"{self.life} reports {event!r} out of order")
+        self.reported(action.event)

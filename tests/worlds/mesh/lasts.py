@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.worlds.mesh.hosts import LAST, EndpointHost
+from tests.worlds.mesh.subjects import LAST, EndpointSubject
 from tests.worlds.mesh.world import MeshWorld
 
 from chappe.mesh.forwarding.last_values import is_newer
@@ -21,7 +21,7 @@ class Lasts(Checker[MeshWorld]):
         self._had: dict[tuple[str, str, bytes], int] = {}  # life, publisher, topic: ``Publication.nth``
         self._newest: dict[tuple[str, bytes, bytes], Message] = {}  # life, origin, topic
 
-    def on_last(self, host: EndpointHost, message: Message) -> None:
+    def on_last(self, host: EndpointSubject, message: Message) -> None:
         """Compare with what came before."""
         publication = self.world.record.publications.get(message.payload)
         if publication is None or publication.topic != message.topic:
@@ -40,16 +40,16 @@ class Lasts(Checker[MeshWorld]):
 
     def on_lasts(self) -> None:
         """Everybody has just asked for everything."""
-        for host in self.world.alive(EndpointHost):
+        for host in self.world.alive(EndpointSubject):
             newest = host.core.router.lasts.newest.get(LAST)
             for keeper in [host, *self.world.reachable(host)]:
-                if isinstance(keeper, EndpointHost) and keeper.core.router.last_values is not None:
+                if isinstance(keeper, EndpointSubject) and keeper.core.router.last_values is not None:
                     for topic in keeper.core.router.last_values.topics((b"",)):
                         kept = keeper.core.router.last_values.get(topic)
                         if kept is not None and kept.origin != host.own_id and not (newest and newest.full):
                             self._look(host, keeper, kept)
 
-    def _look(self, host: EndpointHost, keeper: EndpointHost, kept: Message) -> None:
+    def _look(self, host: EndpointSubject, keeper: EndpointSubject, kept: Message) -> None:
         self.told += 1
         had = self._newest.get((host.life, kept.origin, kept.topic))
         if had is None or is_newer(kept.place, kept.sequence, (had.place, had.sequence)):

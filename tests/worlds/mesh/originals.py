@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tests.worlds.mesh.base import MeshHost
+from tests.worlds.mesh.base import MeshHost, WiredHost
 from tests.worlds.mesh.world import MeshWorld
 
 from chappe.defaults import TTL
@@ -33,7 +33,7 @@ RETRY_S = 1.0
 BUFFER_FRAMES = 2_048  # for one peer; beyond it the original disconnects
 
 
-class OriginalHost(MeshHost):
+class OriginalHost(WiredHost):
     """An original."""
 
     world: MeshWorld

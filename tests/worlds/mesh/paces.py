@@ -7,10 +7,10 @@ from typing import Final
 
 from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.faults import FLOOD_BYTES, FLOODED_READ_S, MeshFaults
-from tests.worlds.mesh.hosts import INBOX_MAX, EndpointHost
 from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.population import PREFIXES, PopulatedMesh
 from tests.worlds.mesh.record import Publication
+from tests.worlds.mesh.subjects import INBOX_MAX, EndpointSubject
 from tests.worlds.mesh.world import TOPICS, MeshWorld
 
 from chappe.defaults import DROPS_REPORT_S, LOST_AFTER
@@ -44,15 +44,14 @@ class SlowSubscriber(MeshFaults):
         hosts: list[MeshHost] = [*world.hosts.values()]
         sips = world.stops or rng.random() < 0.6
         if sips:
-            hosts = [*world.alive(EndpointHost)]
+            hosts = [*world.alive(EndpointSubject)]
         else:
             hosts = [each for each in hosts if len(world.wires_of(each)) == 1] or hosts
         slow = self.slow = rng.choice(hosts)
         slow.want([*slow.topics, *rng.sample(PREFIXES, rng.choice((1, 1, 2)))])
-        if isinstance(slow, EndpointHost) and (sips or len(world.wires_of(slow)) > 1):
+        if isinstance(slow, EndpointSubject) and (sips or len(world.wires_of(slow)) > 1):
             self.sips = True
             slow.want_quickly(rng.sample(PREFIXES, rng.choice((1, 1, 2))))
-            slow.surplus_max = SURPLUS
         self.since, self.until = BEGINS_S, BEGINS_S + (STOPS_S if world.stops else LASTS_S)
         self.at(self.since, self._begin)
         return self.until
@@ -61,7 +60,7 @@ class SlowSubscriber(MeshFaults):
         world, rng, slow = self.world, self.world.pace_rng, self.slow
         assert slow is not None
         world.record.eased.end(world.now)
-        if isinstance(slow, EndpointHost) and self.sips:
+        if isinstance(slow, EndpointSubject) and self.sips:
             slow.sip(1e-6 if world.stops else rng.choice(SIPS))
         else:
             slow.read_s = rng.choice(FLOODED_READ_S)
@@ -106,13 +105,13 @@ class Pace(Checker[MeshWorld]):
         """Note when."""
         self._came.setdefault((host.life, message.payload), self.world.now)
 
-    def on_quick(self, host: EndpointHost, message: Message) -> None:
+    def on_quick(self, host: EndpointSubject, message: Message) -> None:
         """Note when."""
         if (host.life, message.payload) in self._quick:
             self.fail(f"a further subscriber of {host.life} got {message.payload!r} twice")
         self._quick[host.life, message.payload] = self.world.now
 
-    def on_refused(self, host: EndpointHost, topic: bytes, receiver: MeshHost | None) -> None:
+    def on_refused(self, host: EndpointSubject, topic: bytes, receiver: MeshHost | None) -> None:
         """Somebody is to wait: that is right while somebody who wants the same has no room."""
         plan, now, slow = self._plan, self.world.now, self._plan.slow
         if slow is None or host is slow or not plan.since <= now < plan.until:
@@ -121,7 +120,7 @@ class Pace(Checker[MeshWorld]):
             return  # that goes over the link that is slow, whether it is wanted there or not
         if not plan.is_for_slow(topic, receiver):
             self.fail(f"{host.life} is to wait with {topic!r}, which {slow.life} does not want that is slow")
-        if not plan.sips or not isinstance(slow, EndpointHost):
+        if not plan.sips or not isinstance(slow, EndpointSubject):
             return
         full_at = [(since, until) for since, until in slow.full if until > now - self.late_s]
         if not full_at:
@@ -130,7 +129,7 @@ class Pace(Checker[MeshWorld]):
         if now > max(slow.taken_at, full_at[0][0]) + patience_s:
             self.fail(f"{host.life} waits for {slow.life}, which took nothing since {slow.taken_at:.1f}")
 
-    def on_report(self, host: EndpointHost, event: object) -> None:
+    def on_report(self, host: EndpointSubject, event: object) -> None:
         """Nobody is cut off; add up what is told."""
         plan, slow = self._plan, self._plan.slow
         if slow is None:
@@ -146,7 +145,7 @@ class Pace(Checker[MeshWorld]):
     def on_tick(self) -> None:
         """What waits for a slow one is what was on its way when its room ran out."""
         plan, slow, world = self._plan, self._plan.slow, self.world
-        if not isinstance(slow, EndpointHost) or not plan.sips or not slow.waiting or world.now >= plan.until:
+        if not isinstance(slow, EndpointSubject) or not plan.sips or not slow.waiting or world.now >= plan.until:
             return
         if slow.paused:
             self.fail(f"{slow.life} reads nothing, with {slow.waiting:.0f} messages for its subscriber")
@@ -197,7 +196,7 @@ class Pace(Checker[MeshWorld]):
         topic, found = publication.topic, []
         if host is not self._plan.slow and any(map(topic.startswith, host.topics)):
             found.append(self._came.get((host.life, payload)))
-        if isinstance(host, EndpointHost) and any(map(topic.startswith, host.quick)) and publication.kind == DATA:
+        if isinstance(host, EndpointSubject) and any(map(topic.startswith, host.quick)) and publication.kind == DATA:
             found.append(self._quick.get((host.life, payload)))
         for at in found:
             if at is None or at > publication.at + self.late_s:

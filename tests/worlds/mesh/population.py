@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.hosts import MANY, EndpointHost
+from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.rogues import RogueHost
+from tests.worlds.mesh.subjects import MANY, EndpointSubject
 from tests.worlds.mesh.world import TOPICS, MeshWorld
 
 from chappe.defaults import PEER_BYTES_MAX, TTL
@@ -29,8 +31,9 @@ SET_BACK = (300, 1_000_000)  # microseconds: more than a life changes its link s
 class PopulatedMesh(MeshWorld):
     """A world of the mesh with members."""
 
-    ruled = 0.15
-    endpoint: type[EndpointHost] = EndpointHost
+    endpoint: Callable[..., EndpointSubject] = EndpointHost
+    original: Callable[..., OriginalHost] = OriginalHost
+    rogue: Callable[..., RogueHost] = RogueHost
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -59,7 +62,7 @@ class PopulatedMesh(MeshWorld):
             one, two = rng.sample(names, 2)
             if not self.holds_back or self.paces:  # in rings who is full may wait for himself
                 self.wires.add((one, two))
-        if rng.random() < 0.35 and not (self.only_floods or self.single or self.filters or self.charter is not None):
+        if rng.random() < 0.35 and not (self.only_floods or self.single or self.filters or self.ordinary):
             self._add_originals(names)
         if self.paces and self.pace_rng.random() < 0.4:  # an original that no way leads over
             self._make("o0", original=True)
@@ -92,7 +95,7 @@ class PopulatedMesh(MeshWorld):
     def _add_originals(self, names: list[str]) -> None:
         rng = self.rng
         # Originals bring what they know to every part of a network that is cut by endpoints that do not forward.
-        for host in self.alive(EndpointHost):
+        for host in self.alive(EndpointSubject):
             if not host.options.forwarding:
                 self._make(host.name, forwarding=True)
         for number in range(self.few(rng.choice((1, 1, 2, 3)))):
@@ -121,7 +124,7 @@ class PopulatedMesh(MeshWorld):
         if original:
             self.record.originals.add(life)
             self.born(life, True)
-            host: MeshHost = OriginalHost(self, name, life, own_id)
+            host: MeshHost = self.original(self, name, life, own_id)
         else:
             options = EndpointOptions(
                 forwarding=rng.random() > 0.15 if forwarding is None else forwarding,
@@ -162,7 +165,7 @@ class PopulatedMesh(MeshWorld):
         own_id = host.own_id if self.rng.random() < 0.5 else None
         if own_id in self._set_back or (self.rogues and not self.settings.plain):
             own_id = None  # who told its versions and numbers for it can have them taken for those of its next life
-        if isinstance(host, EndpointHost):
+        if isinstance(host, EndpointSubject):
             number = None
             if own_id is not None and not self.settings.plain and self.more_rng.random() < 0.5:
                 number = host.options.first_number - self.more_rng.choice(SET_BACK)
@@ -182,7 +185,7 @@ class PopulatedMesh(MeshWorld):
     def invite(self) -> None:
         """Perhaps have a rogue among them, until ``expel``; not where loops that nobody sees need all attention."""
         if self.rogue_comes and not self.loops:
-            self.rogues.append(RogueHost(self, self.rogue_rng))
+            self.rogues.append(self.rogue(self, self.rogue_rng))
             self.clock.after(self.rogue_rng.random(), self.rogues[-1].dial)
 
     def expel(self) -> None:
@@ -200,7 +203,7 @@ class PopulatedMesh(MeshWorld):
         if not host.frozen:
             for _ in range(self.rng.choice((1, 1, 1, 2, 3, 20))):
                 self.publish(host)
-            if isinstance(host, EndpointHost) and not self.settings.plain:
+            if isinstance(host, EndpointSubject) and not self.settings.plain:
                 self._do_more(host)
             if self.batches and self.batch_rng.random() < 0.3:
                 batches = self.batch_rng
@@ -209,7 +212,7 @@ class PopulatedMesh(MeshWorld):
                     self.publish(host, batches.choice(TOPICS))
         self.clock.after(self.rng.choice((0.05, 0.3, 1.0)), self._publish_some, name)
 
-    def _do_more(self, host: EndpointHost) -> None:
+    def _do_more(self, host: EndpointSubject) -> None:
         """Commands, messages for one alone, topics that few want, calls that end, and last values."""
         if self.lasts and self.last_rng.random() < 0.03:
             host.want_last(self.last_rng.sample(PREFIXES, 2))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from tests.worlds.mesh.base import MeshHost, messages_of
-from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.mesh.base import MeshHost, WiredHost, messages_of
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import MeshWorld
 
 from chappe.defaults import TTL
@@ -47,7 +47,7 @@ NUMBERS: Final = (0, 1, 2**51, 2**52, 2**52 + 5_000_000, HIGH, 2**63 - 1, 2**64 
 TOPICS: Final = (b"/a", b"/b", b"/c/long/topic", b"<$>")
 
 
-class RogueHost(MeshHost):
+class RogueHost(WiredHost):
     """One rogue. It is not a host of its world: nobody is meant to reach it, and nothing it sends has to arrive."""
 
     world: MeshWorld
@@ -123,7 +123,7 @@ class RogueHost(MeshHost):
     def dial(self) -> None:
         """Connect to anybody."""
         if self.alive and len(self.sides) < (1 if self.world.rogue_alone else 2):
-            victim = self._rng.choice(self.world.alive(EndpointHost) or [self])
+            victim = self._rng.choice(self.world.alive(EndpointSubject) or [self])
             for _ in range(1 if self.world.settings.plain or self.world.rogue_alone else self._rng.choice((1, 2))):
                 self.world.streams.dial(self, 0, victim.address)
 
@@ -156,7 +156,7 @@ class RogueHost(MeshHost):
         self.world.clock.after(self._rng.choice(PAUSES_S), self._attack, conn)
 
     def _somebody(self) -> bytes:
-        ids = [each.own_id for each in self.world.alive(EndpointHost)]
+        ids = [each.own_id for each in self.world.alive(EndpointSubject)]
         return self._rng.choice([*ids, *self._invented, self.own_id])
 
     def _state(self, victim: bytes) -> list[bytes]:
@@ -206,7 +206,7 @@ class RogueHost(MeshHost):
 
     def _borrow(self, victim: bytes) -> list[bytes]:
         """A message in somebody's name on a tree of his, along which a message of its own came before."""
-        origin = self._borrowing.choice([each.own_id for each in self.world.alive(EndpointHost)])
+        origin = self._borrowing.choice([each.own_id for each in self.world.alive(EndpointSubject)])
         if origin == victim:
             return []
         self._payload()

@@ -10,12 +10,12 @@ from tests.worlds.mesh.checkers import Completeness, all_checkers
 from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.filters import FILTERS
 from tests.worlds.mesh.gaps import Missing
-from tests.worlds.mesh.hosts import MANY, EndpointHost
 from tests.worlds.mesh.lasts import Lasts
 from tests.worlds.mesh.paces import Pace, SlowSubscriber
 from tests.worlds.mesh.population import PopulatedMesh
 from tests.worlds.mesh.shortcuts import Shortcuts
 from tests.worlds.mesh.singles import Accounted, SingleFaults
+from tests.worlds.mesh.subjects import MANY, EndpointSubject
 from tests.worlds.mesh.world import TOPICS
 
 from chappe.defaults import LINK_STATE_KEPT_S
@@ -23,8 +23,8 @@ from chappe.defaults import LINK_STATE_KEPT_S
 DRAINED_S = 60
 
 
-class Mesh(PopulatedMesh):
-    """The mesh."""
+class MeshScenario(PopulatedMesh):
+    """What happens in a world of the mesh, whoever its members are."""
 
     filtering = FILTERS
 
@@ -74,7 +74,7 @@ class Mesh(PopulatedMesh):
         took_s = self.settle()
         self.pass_time(self.now + 6.0)
         for _ in range(DRAINED_S):  # what waits until something else has arrived fills boxes until it is sent
-            routers = [host.core.router for host in self.alive(EndpointHost)]
+            routers = [host.core.router for host in self.alive(EndpointSubject)]
             if any(each.trees.order.waits or each.holds.waits for each in routers):
                 self.pass_time(self.now + 1.0)
         self.quiet_since = self.now
@@ -85,12 +85,12 @@ class Mesh(PopulatedMesh):
         sent = [self.publish(host, topic) for host in publishers for topic in topics]
         if self.filters:  # at once, so that some of a batch are held back
             known = set(self.record.publications)
-            for host in self.alive(EndpointHost):
+            for host in self.alive(EndpointSubject):
                 self.publish_many(host, TOPICS[0], 8)
             sent += [each for each in self.record.publications if each not in known]
         if not self.settings.plain:
             self.pass_time(self.now + 2.0)  # small memories do not take so many at once
-        for host in self.alive(EndpointHost) if not self.settings.plain else ():
+        for host in self.alive(EndpointSubject) if not self.settings.plain else ():
             others = [each for each in self.reachable(host) if not each.original]
             sent += [self.publish(host, topic, receiver=self.more_rng.choice(others)) for topic in TOPICS if others]
         self.pass_time(self.now + 5.0)
@@ -98,13 +98,13 @@ class Mesh(PopulatedMesh):
             self._completeness.expect([each for each in sent if each is not None])
         self.calm = False
         if self.lasts:
-            for host in self.alive(EndpointHost):
+            for host in self.alive(EndpointSubject):
                 host.want_last((b"",))
             self.pass_time(self.now + 5.0)
             self.see("on_lasts")
         if self.rests:
             self._rest()
-        for host in self.alive(EndpointHost):
+        for host in self.alive(EndpointSubject):
             host.want(())
         self.settle()
         self.see("at_end")
@@ -113,15 +113,15 @@ class Mesh(PopulatedMesh):
     def _rest(self) -> None:
         """Wait until what is gone is forgotten."""
         for _ in range(2):  # an endpoint notes at the first change that one is gone, and forgets it at a later one
-            for host in self.alive(EndpointHost):
+            for host in self.alive(EndpointSubject):
                 host.want((b"/b",))
                 host.want((b"/c",))
             self.pass_time(self.now + LINK_STATE_KEPT_S + 1.0)
-        for host in self.alive(EndpointHost):
+        for host in self.alive(EndpointSubject):
             host.want((b"/b",))
         self.pass_time(self.now + 3.0)
         living = {host.own_id for host in self.hosts.values()}
-        for host in self.alive(EndpointHost):
+        for host in self.alive(EndpointSubject):
             gone = host.core.router.topology.remembered - living
             if gone:
                 self.fail("bounds", f"{host.life} still remembers {sorted(gone)[0].hex()}")

@@ -9,7 +9,7 @@ from typing import Final
 from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.checkers import BEFORE_S
 from tests.worlds.mesh.faults import MeshFaults
-from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import TOPICS, MeshWorld
 
 from chappe.mesh.events import LostElsewhere
@@ -60,11 +60,11 @@ class Accounted(Checker[MeshWorld]):
         """Note who has it."""
         self._got[message.payload].add(host.own_id)
 
-    def on_quick(self, host: EndpointHost, message: Message) -> None:
+    def on_quick(self, host: EndpointSubject, message: Message) -> None:
         """The same."""
         self._got[message.payload].add(host.own_id)
 
-    def on_report(self, host: EndpointHost, event: object) -> None:
+    def on_report(self, host: EndpointSubject, event: object) -> None:
         """Add up."""
         if isinstance(event, LostElsewhere) and event.origin == host.own_id:
             self._told[host.life, event.topic] += event.count
@@ -73,7 +73,7 @@ class Accounted(Checker[MeshWorld]):
         """Compare."""
         if not self.world.accounts:
             return
-        alive = self.world.alive(EndpointHost)
+        alive = self.world.alive(EndpointSubject)
         publishers = {host.life for host in alive}
         born = {host.own_id: host.born_at for host in alive}
         missing: Counter[tuple[str, bytes]] = Counter()

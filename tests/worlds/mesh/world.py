@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from random import Random
+from typing import Any
 
-from tests.worlds.mesh.base import MeshHost
+from tests.worlds.mesh.base import PORT, MeshHost
 from tests.worlds.mesh.charters import Charter
 from tests.worlds.mesh.filters import is_held
 from tests.worlds.mesh.record import Publication, Record, Spans
@@ -49,8 +50,8 @@ class MeshWorld(SimWorld):
     settle_max_s = 40.0  # silence is noticed, dialling tried again and again, and everybody told
     settled_s = 0.75
     filtering = 0.0  # of the worlds have endpoints that hold back and change what they pass on; see ``filters``
-    ruled = 0.0  # of the worlds have permissions: a ``Charter`` knows endpoints of the mesh by name, and nobody else
-    ordinary = False  # whether nothing is drawn that few worlds have
+    ordinary = False  # whether nothing is drawn that few worlds have, and no original takes part
+    charter: Charter | None = None  # knows endpoints of the mesh by name, and nobody else, where there are permissions
     mark = b""  # before all that is published
     per_message = 1  # so many that are published at once travel as one
     hosts: dict[str, MeshHost]
@@ -105,12 +106,9 @@ class MeshWorld(SimWorld):
         self.accounts = (
             self.single or self.paces or self.shortcuts
         )  # what does not arrive is compared with what is told, message by message
-        # Identities, and permissions that change: nobody gets what it may not, and all else arrives.
         special = not rare or self.rogue_comes or self.far or self.only_floods or self.accounts
-        self.charter = None if special or Random(f"ruled {seed}").random() >= self.ruled else Charter(seed)
-        filtered = special or self.charter is not None
-        self.filters = not filtered and Random(f"filters {seed}").random() < self.filtering
-        self.lasts = self.lasts and self.charter is None and not self.filters
+        self.filters = not special and Random(f"filters {seed}").random() < self.filtering
+        self.lasts = self.lasts and not self.filters
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -120,7 +118,7 @@ class MeshWorld(SimWorld):
                 seen_total_max=more.choice((300, MESH_LIMITS.seen_total_max)),
                 routes_max=more.choice((3, MESH_LIMITS.routes_max)),
             )
-        if self.only_floods or self.single or self.shortcuts or self.charter is not None or self.ordinary:
+        if self.only_floods or self.single or self.shortcuts or self.ordinary:
             self.mesh_limits = MESH_LIMITS  # what is missed is compared with what is told
         self.ahead = not (self.settings.plain or self.paces) and Random(f"ahead {seed}").random() < AHEAD
         if self.ahead:
@@ -129,13 +127,12 @@ class MeshWorld(SimWorld):
         self.ages = not self.settings.plain and ages.random() < AGES
         self.ahead_s: dict[str, float] = {}  # steady clocks of hosts, where they differ
         self.suspended: dict[str, float] = {}  # hosts that stand still with their clocks: since when
-        self.net = SimNetwork(self)
         windows: Sequence[int] | None = None if more.random() < 0.5 else SMALL_WINDOWS_BYTES
         windows = SMALL_WINDOWS_BYTES if self.holds_back or self.single else windows
         windows = SHORTCUTS_WINDOWS_BYTES if self.shortcuts else windows
         windows = PACES_WINDOWS_BYTES if self.paces else windows
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else windows
-        self.streams = Streams(self.net, self._written, windows)
+        self.net, self.streams = self._wired(windows)
         self.record = Record()
         self.wires: set[tuple[str, str]] = set()  # who dials whom
         self.lives: dict[bytes, str] = {}  # by id
@@ -148,6 +145,15 @@ class MeshWorld(SimWorld):
         self.calm = False  # since a while nothing has changed
         self.quiet_since: float | None = None
         self._serial = 0
+
+    def _wired(self, windows: Sequence[int] | None) -> tuple[SimNetwork, Streams]:
+        """The network, and the connections on it."""
+        net = SimNetwork(self)
+        return net, Streams(net, self._written, windows)
+
+    def port_of(self, name: str) -> int:
+        """Where a host listens."""
+        return PORT
 
     def steady(self, name: str) -> float:
         """What the steady clock of a host shows."""
@@ -266,6 +272,14 @@ class MeshWorld(SimWorld):
         """A fresh number."""
         self._serial += 1
         return self._serial
+
+    def host_of(self, side: StreamSide) -> Any:
+        """Whose end of a connection it is."""
+        return side.host
+
+    def is_closed(self, side: StreamSide) -> bool:
+        """Whether its host has done with a connection, of which the system still has something to write."""
+        return False
 
     def _written(self, side: StreamSide, frames: list[bytes]) -> None:
         self.see("on_written", side, frames)

@@ -10,7 +10,7 @@ from uuid import UUID
 from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.charters import MANY, NOW, Charter, Version
 from tests.worlds.mesh.hosts import ROUNDING_S, EndpointHost
-from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.scenario import MeshScenario
 from tests.worlds.sealing import MARK, Authority, Machine, Nonces, sign_of
 
 from chappe.core import Persist, Report
@@ -52,7 +52,7 @@ class SealedCharter(Charter):
         return MeshRules(self.authority.versions[version.number - 1], NOW, b"%d" % version.number, own)
 
 
-class SealedMeshWorld(Mesh):
+class SealedMeshWorld(MeshScenario):
     """Who is of which group, and what was sealed."""
 
     ordinary = True

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.faults import MeshFaults
+from tests.worlds.mesh.rules import RuledFaults
 from tests.worlds.sealed.endpoints import NAMES, SealedEndpoint, SealedMeshWorld
 from tests.worlds.sealing import MARK, private_of, sign_of
 
@@ -36,13 +36,13 @@ class SealedMesh(SealedMeshWorld):
         self.watch(self.secrets, self.forgeries)
 
 
-class SealedMeshFaults(MeshFaults):
+class SealedMeshFaults(RuledFaults):
     """As in the mesh, and groups change; nobody is flooded, as what comes late is refused where it is sealed."""
 
     world: SealedMeshWorld
 
     def plan(self, until: float) -> float:
-        """See ``MeshFaults.plan``."""
+        """See ``RuledFaults.plan``."""
         for _ in range(self.world.seal_rng.choice((1, 3, 6))):
             self.at(self.world.seal_rng.uniform(0.5, until), self._sign)
         return super().plan(until)

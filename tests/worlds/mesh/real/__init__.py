@@ -1,0 +1,1 @@
+"""Worlds of the mesh that users' objects play, on the ground of ``chappe.testing``."""
