@@ -62,6 +62,7 @@ class File:
         self.ground = ground
         self._readable = False
         self._writable = False
+        self.watchers: dict[Any, None] = {}  # selectors that wait for it
         self.number = ground.next_file
         ground.next_file += 1
         ground.files[self.number] = self
@@ -76,7 +77,8 @@ class File:
     @readable.setter
     def readable(self, ready: bool) -> None:
         self._readable = ready
-        self.ground.changes += ready
+        if ready:
+            self._became_ready()
 
     @property
     def writable(self) -> bool:
@@ -85,7 +87,13 @@ class File:
     @writable.setter
     def writable(self, ready: bool) -> None:
         self._writable = ready
-        self.ground.changes += ready
+        if ready:
+            self._became_ready()
+
+    def _became_ready(self) -> None:
+        self.ground.changes += 1
+        for each in self.watchers:
+            each.idle = False
 
     def mask(self) -> int:
         """Return ``selectors.EVENT_READ`` and ``EVENT_WRITE``, as far as it is ready."""

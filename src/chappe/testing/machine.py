@@ -54,7 +54,7 @@ class Selector(selectors.BaseSelector, File):
     ) -> None:
         File.__init__(self, ground)
         self._host = host
-        self._idle_at = -1  # so many files had become ready when none of these was
+        self.idle = False  # none of these has become ready since none was
         self._real = real
         self._called = called
         self._keys: dict[int, tuple[selectors.SelectorKey, File]] = {}
@@ -64,13 +64,16 @@ class Selector(selectors.BaseSelector, File):
         if self._real is not None and number < FIRST_FILE:
             return self._real.register(fileobj, events, data)
         key = selectors.SelectorKey(fileobj, number, events, data)
-        self._keys[number] = key, self.ground.files[number]
-        self._idle_at = -1
+        file = self.ground.files[number]
+        file.watchers[self] = None
+        self._keys[number] = key, file
+        self.idle = False
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        for number, (key, _) in self._keys.items():
+        for number, (key, file) in self._keys.items():
             if fileobj in (number, key.fileobj):
+                file.watchers.pop(self, None)
                 del self._keys[number]
                 return key
         if self._real is None:
@@ -85,11 +88,10 @@ class Selector(selectors.BaseSelector, File):
         return selectors.EVENT_READ if self._is_ready() else 0
 
     def _is_ready(self) -> bool:
-        if self._host.paused or self._idle_at == self.ground.changes:
+        if self._host.paused or self.idle:
             return False
         ready = any(file.mask() & key.events for key, file in list(self._keys.values()))
-        if not ready and self._real is None:
-            self._idle_at = self.ground.changes
+        self.idle = not ready and self._real is None
         return ready or self._called() or (self._real is not None and bool(self._real.select(0)))
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

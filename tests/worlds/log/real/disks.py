@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.worlds.disk import Block, Part, SimDisk
+from tests.worlds.disk import Block, Key, Part, SimDisk
 
 from chappe.log.batch import Batch
 from chappe.log.storage import AppendRecords, Retention
@@ -35,14 +35,20 @@ class RealDisk(SimDisk):
         self.parts.clear()
         self.look(storage)
 
-    def look(self, storage: SegmentStorage) -> None:
-        """Read what has changed."""
+    def look(self, storage: SegmentStorage, appended: Container[Key] = ()) -> None:
+        """Read what has changed; of partitions of which nothing but the end has, only that."""
         if storage.version == self._seen:
             return
         for info in storage.changed("", self._seen, CHANGES_MAX):
+            key = (info.topic, info.partition)
             part = Part(info.first, info.next, info.version, info.bytes, info.timestamp_min, info.timestamp_max)
-            part.blocks = _blocks(storage, info.topic, info.partition, info.first, info.next)
-            self.parts[info.topic, info.partition] = part
+            known = self.parts.get(key, part)
+            if key in appended and known.first == info.first and not storage.holes(info.topic):
+                part.blocks, at = known.blocks, known.next
+            else:
+                at = info.first
+            part.blocks += _blocks(storage, *key, at, info.next)
+            self.parts[key] = part
         self._seen = storage.version
 
     def look_at_files(self, scratch: Path) -> None:
@@ -124,9 +130,11 @@ class WatchedStorage(SegmentStorage):
 
     def publish(self, written: Any) -> None:
         """See ``LogStorage``."""
-        self.world.written(self._disk, self._unpublished.popleft())
+        appends = self._unpublished.popleft()
+        self.world.written(self._disk, appends)
         super().publish(written)
-        self._disk.look(self)
+        healed = {(each.topic, each.partition) for each in appends if each.heal}
+        self._disk.look(self, {(each.topic, each.partition) for each in appends} - healed)
 
     def reset(self, topic: str, partition: str, first: int) -> None:
         """See ``LogStorage``."""
