@@ -73,7 +73,7 @@ class LogForwarder:
         self.passed = 0  # messages with records
         self._store = store
         self._beat_at = now
-        self._askers: Deadlines[bytes] = Deadlines()  # until when each is passed what producers answer
+        self._answers: Deadlines[bytes] = Deadlines()  # prefixes of answers to others, and until when they are passed
         self._singles: dict[Key, _PassedSingles] = {}  # of originals, to go on as batches at once
         self._heads, self._questions, self._records = _Lately(), _Lately(), _Lately()
 
@@ -128,10 +128,8 @@ class LogForwarder:
     def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due; say who we are."""
         after = self._store.handle_timeout(now)  # first: if it raises, nothing is taken out here
-        singles, self._singles = self._singles, {}
-        actions = [_batch(key, found) for key, found in singles.items()]
-        for requester in self._askers.due(now):
-            actions += [Subscribe(b"S" + requester, False), Subscribe(b"D" + requester, False)]
+        actions = self._pass_singles()
+        actions += [Subscribe(prefix, False) for prefix in self._answers.due(now)]
         if now >= self._beat_at:
             self._beat_at = now + BEACON_INTERVAL_S
             actions.append(Publish(self._store.info()))
@@ -144,7 +142,7 @@ class LogForwarder:
     def next_timeout(self) -> float:
         if self._singles:
             return -math.inf
-        return min(self._beat_at, self._askers.next, self._store.next_timeout())
+        return min(self._beat_at, self._answers.next, self._store.next_timeout())
 
     # -- passing on -----------------------------------------------------------------------------------
 
@@ -187,13 +185,15 @@ class LogForwarder:
             return []
         if self._questions.repeats((message.address, message.topic, message.subject, message.sequence), 0, now):
             return []
-        actions: list[Effect] = [Publish(message)]
-        if requester not in self._askers:
-            if len(self._askers) >= ASKERS_MAX:
-                return []
-            actions = [Subscribe(b"S" + requester), Subscribe(b"D" + requester), *actions]
-        self._askers.set(requester, now + ANSWER_S)
-        return actions
+        # A producer takes who wants batches to know that there is all that it asks for; an original asks for more.
+        ours = self._store.subscriptions.has(b"S" + requester)
+        prefixes = [b"S" + requester, b"D" + requester] if ours else [b"D" + requester]
+        new = [each for each in prefixes if each not in self._answers]
+        if len(self._answers) + len(new) > 2 * ASKERS_MAX:
+            return []
+        for each in prefixes:
+            self._answers.set(each, now + ANSWER_S)
+        return [*(Subscribe(each) for each in new), Publish(message)]
 
 
 def published(message: BatchMessage, *, originals: bool) -> list[Effect]:
