@@ -242,6 +242,28 @@ def test_what_all_stores_lack_is_passed_over_as_ever() -> None:
     assert [type(each) for each in rig.events][-1] is RecordsLost
 
 
+def test_what_one_store_lacks_and_the_other_has_let_go_of_is_passed_over() -> None:
+    rig, one, two = ConsumerRig(EARLIEST, min_acks=2), holed("A"), holed("B", 4, 5)
+    rig.meet(one)
+    rig.meet(two)
+    rig.wait(3)
+    assert rig.offsets() == [0, 1, 2, 3]
+    one.storage.reset("hello", "P", 6)
+    rig.wait(LOG_LIMITS.pass_over_s + 5)
+    assert rig.offsets() == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert [type(each) for each in rig.events if not isinstance(each, RecordsUnconfirmed)] == [RecordsLost]
+
+
+def test_one_store_alone_passes_over_nothing_that_two_have_to_have() -> None:
+    rig, one, two = ConsumerRig(EARLIEST, min_acks=2), holed("A"), holed("B", 4, 5)
+    rig.meet(one)
+    rig.meet(two)
+    rig.lose(two)
+    one.storage.reset("hello", "P", 6)
+    rig.wait(LOG_LIMITS.pass_over_s + 5)
+    assert rig.offsets() == [0, 1, 2, 3]
+
+
 def test_a_word_of_what_comes_behind_a_hole_does_not_count_for_the_hole() -> None:
     rig, one, two = met_two()
     one.keep(1, b"1")

@@ -214,20 +214,26 @@ class Sources:
         """Return where a partition ends on ``count`` stores' disks, from ``offset`` on; ``offset`` if fewer have it.
 
         It is infinity if no store has the offset. A store counts once, under however many addresses it is known. It
-        counts for offsets before its first one, too: it has removed them, or will never have them.
+        counts for what lies before its first offset, too: it has let go of that, or will never have it. Where all that
+        are counted have let go of it or damaged it, nobody has it.
         """
         ends: dict[str, int] = {}
-        unsure = False
+        damaged: set[str] = set()
+        held = unsure = False
         for each in self.stores.values():
             on_disk = each.on_disk.get(key)
             end = offset if on_disk is None else on_disk.end_of(offset)
             if end > offset:
                 ends[each.store_id] = max(end, ends.get(each.store_id, 0))
-            elif each.has(key, offset) and (on_disk is None or offset >= on_disk.end):
+                held = held or each.has(key, offset)
+            elif on_disk is not None and offset < on_disk.end:
+                damaged.add(each.store_id)
+            elif each.has(key, offset):
                 unsure = True  # it has answered with more than it has said to be whole
         if len(ends) >= count:
             return sorted(ends.values(), reverse=True)[count - 1]
-        return offset if ends or unsure else math.inf
+        too_few = bool(ends) and len(ends.keys() | damaged) < count
+        return offset if held or unsure or too_few else math.inf
 
     def lists(self, key: Key) -> bool:
         return any(key in each.heads for each in self.stores.values())
