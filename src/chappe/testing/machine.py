@@ -145,7 +145,11 @@ class _Event:
     release = set
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._scheduler.wait(self.is_set, timeout)
+        found = self._scheduler.wait(self.is_set, timeout)
+        host: Any = machine.current()
+        if host.at_work and host.killed:
+            raise Killed
+        return found
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         return self.wait(None if timeout < 0 else timeout)
@@ -197,6 +201,10 @@ class _Pool:
         host.at_work += 1
         try:
             more = lane.step()
+        except (Killed, Exception):
+            if not host.killed:  # while it waited
+                raise
+            return
         finally:
             host.at_work -= 1
             machine.drive(before)
