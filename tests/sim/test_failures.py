@@ -37,13 +37,13 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         core.Publish: "it finds a full queue, or the connection breaks with it; a member is out of a tower's reach",
         core.Subscribe: BROKEN,
         core.Ask: "the question is lost, or nobody is there",
-        core.Send: "the tower is out of reach",
         core.Dial: "nobody is there",
         WriteRecords: "the disk is full; of a write under way any part may be there after a death",
         RunRetention: "the disk refuses",
         JournalBatch: "the journal refuses, and may have it all the same",
         JournalTrim: "whole files stay",
     },
+    "rules": {core.Send: "the tower is out of reach"},
     "mesh": {
         core.Dial: "it is refused, or not answered",
         core.Flush: "the connection is full, or cut",
@@ -69,8 +69,9 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
     },
 }
 SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {
-    "sink": (7, 35),
-    "log": (42, 63),
+    "sink": (1, 5),
+    "log": (4, 5),
+    "rules": (),
     "mesh": (32, 60),
     "kv": (11,),
     "gateway": (),

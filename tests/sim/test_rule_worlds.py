@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.worlds.log.rules import ForwardRules, Rules
+from tests.worlds.log.standin.rules import ForwardRules, Rules
 
 from chappe.log.guard import Guard
 from chappe.log.messages import Message

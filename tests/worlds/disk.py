@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from tests.worlds.staged import MemoryStaged
 
-from chappe.data.topic import encode_topic
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
 from chappe.log.events import ScrubEnded
@@ -282,25 +281,6 @@ class SimDisk:
         """Nothing is held open."""
 
     # -- what happens to it ---------------------------------------------------------------------------
-
-    def copies(self, topic: bytes) -> dict[Key, Part]:
-        """How the partitions of a topic are now."""
-        return {
-            key: replace(part, blocks=[*part.blocks])
-            for key, part in self.parts.items()
-            if encode_topic(key[0]) == topic
-        }
-
-    def remember(self, before: dict[Key, Part]) -> None:
-        """What was forgotten since then is there again, as that had not come to the disk."""
-        for key, was in before.items():
-            part = self.parts.get(key)
-            if part is not None and part.first > was.first:
-                there = {block.base for block in part.blocks}
-                lost = [block for block in was.blocks if block.base not in there and block.next <= part.first]
-                part.blocks = [*lost, *part.blocks]
-                part.first = was.first
-                self._touch(part)
 
     def tear(self, appends: Sequence[AppendRecords], survivors: int) -> None:
         """A kill during a write: its first ``survivors`` blocks are there afterwards, in memory at least."""

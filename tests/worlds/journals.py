@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch, Headers
-from chappe.log.journal import FRAME, JournalFiles, Offsets, batches_in, seed_of
+from chappe.log.journal import JournalFiles, Offsets
 
 Gathered: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]  # value, key, headers, timestamp
 Backup: TypeAlias = tuple[dict[int, bytes], int]  # the files, and the offset after the last batch
@@ -78,7 +78,6 @@ class Journal:
         self.next_offset = 0
         self.pending: dict[int, Gathered] = {}  # what has an offset and is in no batch yet
         self.given: dict[int, bytes | None] = {}  # the value of each record that ever got an offset
-        self.rotten: set[int] = set()  # offsets that were damaged after they were durable
         self.lives = 0
         self.rolled_back = False  # it was restored from a copy that is older than what was published
 
@@ -150,23 +149,6 @@ class Journal:
         first = min(self._disk.files)
         self.batches = [body for body in self.batches if Batch.parse(body, check=False).base >= first]
         return sum(Batch.parse(body, check=False).next <= offset for body in self.batches)
-
-    def rot(self, rng: Random) -> bool:
-        """Flip a bit of a durable batch with something behind it; return False if there is none."""
-        places: list[tuple[bytearray, int, Batch]] = []
-        newest = max(self._disk.files)
-        for first, raw in self._disk.files.items():
-            found = list(batches_in(bytes(raw), seed_of(*OF, str(first))))
-            following = min((each for each in self._disk.files if each > first), default=self.next_offset)
-            sound = [(raw, end, batch) for end, batch in found if batch.next <= following]
-            places += sound[:-1] if first == newest else sound
-        if not places:
-            return False
-        raw, end, batch = rng.choice(places)
-        size = FRAME.size + len(batch.raw)
-        raw[end - 1 - rng.randrange(size)] ^= 1 << rng.randrange(8)
-        self.rotten.update(range(batch.base, batch.next))
-        return True
 
     def _settle(self) -> None:
         try:

@@ -20,9 +20,9 @@ from tests.worlds.journals import Journal
 from tests.worlds.kv.hosts import KvHost
 from tests.worlds.kv.scenario import RELAYS, KvMeshed
 from tests.worlds.kv.world import Operation
-from tests.worlds.log.members import BUFFER_BYTES, ConsumerHost, ProducerHost
-from tests.worlds.log.node import NodeHost
-from tests.worlds.log.scenario import Log
+from tests.worlds.log.standin.members import BUFFER_BYTES, ConsumerHost, ProducerHost
+from tests.worlds.log.standin.node import NodeHost
+from tests.worlds.log.standin.scenario import StandInLog
 from tests.worlds.log.world import contents
 from tests.worlds.mesh.base import PORT
 from tests.worlds.mesh.checkers import Bounds, Patience, Storms
@@ -68,12 +68,8 @@ def loaded(master: KvHost) -> dict[str, Any]:
     return {key: value for key, value, _ in entries if isinstance(key, str)}
 
 
-class MixedLog(Log):
+class MixedLog(StandInLog):
     """The log of a mix."""
-
-    sinks = 0.1
-    original_stores = 0.0  # they keep no keys
-    trimming = False  # tables are read from the beginning
 
     def __init__(self, whole: Mix) -> None:
         self.whole: Mix = whole

@@ -22,6 +22,7 @@ class Life(SimHost):
     face: Any
     cannot: tuple[type[Exception], ...] = (StorageError, TimedOut)  # begin, for now
     address = ""  # if it has one
+    closes = False  # it is about to, which may take time
 
     def __init__(self, world: Any, resident: Resident) -> None:
         super().__init__(world, resident.name)
@@ -42,15 +43,18 @@ class Life(SimHost):
             with self.world.stage.on(place.name):
                 call(*arguments)
         except Violation as violation:
-            self.world.broken = violation
+            self.world.broken = self.world.broken or violation
 
     def look(self) -> None:
         """See what it reports."""
 
     def leave(self) -> None:
         """Close it as a user does."""
-        self.alive = False
-        self.face.close()
+        self.alive, self.closes = False, True
+        try:
+            self.face.close()
+        finally:
+            self.closes = False
 
 
 class Resident:
@@ -69,6 +73,9 @@ class Resident:
     def begin(self) -> None:
         """Live; where a disk refuses, later."""
         if self.gone or (self.now is not None and self.now.alive) or not self.place.up:
+            return
+        if self.now is not None and self.now.closes:
+            self.world.clock.after(RETRY_S, self.begin)
             return
         try:
             with self.world.stage.on(self.place.name):

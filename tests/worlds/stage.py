@@ -16,15 +16,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from tests.worlds.ground_faults import GroundFaults
 from tests.worlds.residents import Life, Place, Resident
 
-from chappe.sim.world import Outcome, SimWorld, Violation
+from chappe.sim.world import Excused, Outcome, SimWorld, Violation
 from chappe.testing.ground import Ground
 from chappe.testing.world import World as TestWorld
 
+STEPS_S: Final = 0.02
+STEPS_MAX: Final = 10_000  # within that
 Replaced = tuple[Any, str, Any]  # a module or class, a name in it, and what the name means in the world
 
 
@@ -110,7 +112,7 @@ class StagedWorld(SimWorld):
 
     def __init__(self, seed: int, settings: Any = None, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, settings, tell)
-        self.broken: Violation | None = None  # seen where a member would take it for a defect of its own
+        self.broken: Violation | Excused | None = None  # seen where a member would take it for a defect of its own
         self.places: list[Place] = []
         self.residents: list[Resident] = []
         self.usual_disk_s = 0.001  # how long disks take
@@ -150,9 +152,17 @@ class StagedWorld(SimWorld):
             if (steps := max(self.clock.events, self.stage.steps)) > self.events_max:
                 self.fail("no spinning", f"{steps} steps within {self.now:.0f} virtual seconds")
 
+    def _see_spinning(self, before: int) -> None:
+        """Fail if somebody is due at once again and again: time hardly passes then."""
+        steps = self.stage.steps
+        if steps - before > STEPS_MAX:
+            self.fail("no spinning", f"{steps - before} steps within {STEPS_S} virtual seconds")
+        self.clock.after(STEPS_S, self._see_spinning, steps)
+
     def play(self) -> Outcome:
         """As every world, on a stage of its own."""
         self.stage.begin()
+        self._see_spinning(0)
         try:
             return super().play()
         finally:

@@ -128,7 +128,8 @@ class LogForwarder:
     def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due; say who we are."""
         after = self._store.handle_timeout(now)  # first: if it raises, nothing is taken out here
-        actions = self._pass_singles()
+        singles, self._singles = self._singles, {}
+        actions = [_batch(key, found) for key, found in singles.items()]
         actions += [Subscribe(prefix, False) for prefix in self._answers.due(now)]
         if now >= self._beat_at:
             self._beat_at = now + BEACON_INTERVAL_S

@@ -53,8 +53,7 @@ class Order(Checker[WatchedLog]):
         expected = host.positions.get(key, 0)
         if start < expected:
             self.fail(f"{host.name} got {key} offset {start} again, {expected} was next")
-        if start > expected:
-            self._gap(host, key, expected, start)
+        self.on_left_out(host, key, start)
         host.positions[key] = batch.next
         sent = self.world.truth.of(key).records
         found = self.world.contents(batch, start)
@@ -65,6 +64,13 @@ class Order(Checker[WatchedLog]):
                     self.fail(f"{host.name} got {key} offset {offset}, which was never sent")
                 if not same(each, sent[offset], originals):
                     self.fail(f"{host.name} got {key} offset {offset} as {each}, sent was {sent[offset]}")
+
+    def on_left_out(self, host: ConsumerSubject, key: Key, start: int) -> None:
+        """A consumer comes to an offset: what it has not got before was too old for it, or nobody has it."""
+        while (expected := host.positions.get(key, 0)) < start or (key, expected) in host.left_out:
+            if (key, expected) not in host.left_out:
+                self._gap(host, key, expected, start)
+            host.positions[key] = expected + 1
 
     def on_report(self, host: SimHost, event: object) -> None:
         """A consumer gives something up: only what nobody has."""

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.worlds.log.sinks import Query
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import LogWorld
+from tests.worlds.log.subjects import StoreSubject
+from tests.worlds.log.world import WatchedLog
 
 from chappe.log.batch import Batch
 from chappe.log.sources import Key
 from chappe.sim.world import Checker
 
 
-class ExactlyOnce(Checker[LogWorld]):
+class ExactlyOnce(Checker[WatchedLog]):
     """Every row of a committed batch is in its topic once, at every store, and nothing of other attempts."""
 
     name = "exactly once"
 
-    def __init__(self, world: LogWorld, queries: list[Query]) -> None:
+    def __init__(self, world: WatchedLog, queries: list[Query]) -> None:
         super().__init__(world)
         self.queries = queries
 
     def on_tick(self) -> None:
         """Look at the homes: between two steps of a store no batch may be visible in part."""
         for query in self.queries:
-            if any(store.disk is query.home for store in self.world.alive(StoreHost)):
+            if any(store.disk is query.home for store in self.world.alive(StoreSubject)):
                 self._whole_batches(query)
 
     def _whole_batches(self, query: Query) -> None:
@@ -69,7 +69,7 @@ class ExactlyOnce(Checker[LogWorld]):
     def _truth(self, key: Key) -> list[bytes]:
         """What was decided for a partition; every store's records are compared with it, one by one."""
         decided = [value or b"" for value, _ in self.world.truth.of(key).records]
-        for store in self.world.alive(StoreHost):
+        for store in self.world.alive(StoreSubject):
             part = store.disk.parts.get(key)
             for block in part.blocks if part is not None else ():
                 values = Batch.parse(block.body, check=False).values()

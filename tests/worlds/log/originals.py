@@ -6,23 +6,52 @@ They are as the original without its faults, and simpler: an original store keep
 from __future__ import annotations
 
 import math
-from random import Random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from tests.worlds.log.node import NodeHost
-from tests.worlds.log.world import LogWorld
+import zmq
+from tests.worlds.residents import Life, Place, Resident
 
 from chappe.core import Effect, Publish, Subscribe
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEAD_INTERVAL_S
 from chappe.log.messages import Ack, ConsumerHello, Fetch, GetHeads, Head, Message, RecordMessage, StoreHello
 from chappe.log.sources import Key
-from chappe.sim.pubsub import SimLink
+from chappe.runtime.log_ports import LogPorts
+from chappe.runtime.log_seats import ignore
+from chappe.runtime.meeting import AtTowers
+from chappe.system import time
+from chappe.transports.addresses import TowerAddress
 
 FETCH_MAX = 1_000
-LEAVES = 0.2  # of the times when all is acknowledged
+LEAVING = 0.5  # of those that produce leave once a store has acknowledged all ...
+LEAVES = 0.2  # ... at so many of the times when that is so
 
 
-class OriginalProducer:
+class _OriginalCore:
+    """What neither of them has to do with."""
+
+    paused = False
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
+        """A plain PUB socket tells nothing."""
+        return []
+
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
+        """Nothing depends on it."""
+        return []
+
+    def handle_answer(self, *_: object) -> list[Effect]:
+        """It asks nothing."""
+        return []
+
+    def flush(self, now: float) -> list[Effect]:
+        """It gathers nothing."""
+        return []
+
+
+class OriginalProducer(_OriginalCore):
     """One partition, kept in memory until any store acknowledges."""
 
     def __init__(self, topic: str, address: str) -> None:
@@ -45,10 +74,6 @@ class OriginalProducer:
         self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
         return [Publish(RecordMessage(self.topic, self.address, self.topic, sequence, content))]
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """A plain PUB socket tells nothing."""
-        return []
-
     def handle_message(self, message: Message, now: float) -> list[Effect]:
         """An acknowledgement, or a request for what was missed."""
         match message:
@@ -63,10 +88,6 @@ class OriginalProducer:
                 ]
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """Nothing depends on it."""
-        return []
-
     def handle_timeout(self, now: float) -> list[Effect]:
         """Send HEAD."""
         if now < self._head_at:
@@ -79,7 +100,7 @@ class OriginalProducer:
         return self._head_at
 
 
-class OriginalStore:
+class OriginalStore(_OriginalCore):
     """All partitions from their beginning, without gaps."""
 
     def __init__(self, address: str) -> None:
@@ -137,10 +158,6 @@ class OriginalStore:
             if topic.startswith(prefix) and kept
         ]
 
-    def handle_gone(self, address: str, now: float) -> list[Effect]:
-        """Nothing depends on it."""
-        return []
-
     def handle_timeout(self, now: float) -> list[Effect]:
         """An original store never asks by itself."""
         return []
@@ -150,53 +167,67 @@ class OriginalStore:
         return math.inf
 
 
-class OriginalHost(NodeHost):
-    """Runs either; its publishing socket sends exactly what was asked for."""
+class OriginalLife(Life):
+    """Runs either at its own sockets; no fault kills it."""
 
-    def __init__(self, world: LogWorld, name: str, role: OriginalProducer | OriginalStore) -> None:
-        super().__init__(world, name, role)
-        self.leaves: Random | None = None  # decides when a fully acknowledged producer leaves
-        self.original = role
-        if isinstance(role, OriginalStore):
-            world.originals[name] = role.parts
-
-    def start(self) -> None:
-        """Begin, and send now and then if it is a producer."""
-        super().start()
-        if isinstance(self.original, OriginalProducer):
-            self.world.truth.of((self.original.topic, self.original.address)).original = True
-            self.world.clock.after(self.world.rng.random(), self._work, self.original)
-
-    def _hang_up(self, link: SimLink) -> None:
-        """End a listener's connection in order, without a goodbye."""
-        link.end()
+    def __init__(self, world: Any, resident: OriginalResident) -> None:
+        super().__init__(world, resident)
+        self.core = resident.make(f"{world.rng.getrandbits(128):032X}")
+        self.address = self.core.address
+        towers = TowerAddress.parse_many(world.tower_address)
+        self.face = self.ports = LogPorts(self.core, AtTowers(towers, "127.0.0.1"), on_report=ignore)
+        self._pub: Any = self.ports._pub
+        self._pub.subscription = partial(_as_asked, self._pub.socket)  # type: ignore[method-assign]
+        self._leaves = world.late_rng if world.late_rng.random() < LEAVING else None
+        if isinstance(self.core, OriginalStore):
+            world.originals[self.name] = self.core.parts
+        else:
+            world.truth.of((self.core.topic, self.address)).original = True
+            self.soon(world.rng.random(), self._work, self.core)
+        self.ports.start()
 
     def _work(self, core: OriginalProducer) -> None:
         world = self.world
-        if not self.alive:
+        if self._leaves is not None and core.stored == core.next_offset > 0 and self._leaves.random() < LEAVES:
+            self.leave()
             return
-        acknowledged = core.stored == core.next_offset > 0
-        if self.leaves is not None and acknowledged and self.leaves.random() < LEAVES:
-            self.die()
-            return
-        if world.sending and self.stalled_until <= world.now and core.next_offset - core.stored < 200:
-            for _ in range(world.rng.choice((1, 2, 10))):
-                self.send()
-        world.clock.after(world.rng.expovariate(1.0), self._work, core)
+        if world.sending and core.next_offset - core.stored < 200:
+            self.send(world.rng.choice((1, 2, 10)))
+        self.soon(world.rng.expovariate(1.0), self._work, core)
 
-    def send(self) -> None:
-        """Send one record, as a producer."""
-        world, core = self.world, self.original
+    def send(self, count: int) -> None:
+        """Publish so many records, one by one."""
+        world, core = self.world, self.core
         assert isinstance(core, OriginalProducer)
-        world.serial += 1
-        value = b"%d" % world.serial
-        world.truth.sent((core.topic, core.address), core.next_offset, [(value, None)])
-        self.call(core.publish, value, world.now)
+        for _ in range(count):
+            world.serial += 1
+            value = b"%d" % world.serial
+            world.truth.sent((core.topic, core.address), core.next_offset, [(value, None)])
+            with self.ports.driver.lock:
+                self.ports.driver.do(core.publish(value, time.monotonic()))
 
-    def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
-        """What is asked for is sent: single records also to those who know batches."""
-        if on:
-            link.wanted[prefix] = None
-        else:
-            link.wanted.pop(prefix, None)
-        self.call(self.role.handle_subscription, prefix, on, self.world.now)
+    def leave(self) -> None:
+        """Go without a goodbye; the kernel still delivers."""
+        for link in list(self._pub.socket.listeners):
+            link.end()
+        self.resident.place.kill(power_cut=False)
+
+
+class OriginalResident(Resident):
+    """One that speaks only what the C programs speak."""
+
+    life = OriginalLife
+
+    def __init__(self, world: Any, name: str, make: Callable[[str], OriginalProducer | OriginalStore]) -> None:
+        place = Place(world, name)
+        world.places.remove(place)
+        super().__init__(world, name, place)
+        self.make = make
+
+
+def _as_asked(socket: Any, frames: list[zmq.Frame]) -> tuple[bytes, bool]:
+    """Take a subscription: single records also for those who know batches."""
+    raw = frames[0].bytes
+    on, prefix = raw[:1] == b"\1", raw[1:]
+    socket.setsockopt(zmq.SUBSCRIBE if on else zmq.UNSUBSCRIBE, prefix)
+    return prefix, on

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
+from typing import Any
 
-from tests.worlds.disk import SimDisk
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import Content, LogWorld
+from tests.worlds.log.disks import StoreDisk
+from tests.worlds.log.questions import Questions
+from tests.worlds.log.residents import StoreLife, StoreResident
+from tests.worlds.log.world import Content
 
 from chappe.data.topic import encode_topic
 from chappe.log.batch import encode_batch
@@ -23,6 +26,7 @@ from chappe.log.queries import (
     ELSEWHERE,
     FENCED,
     MISSING,
+    Answer,
     AttachSink,
     Commit,
     CommitAnswer,
@@ -33,11 +37,8 @@ from chappe.log.queries import (
     SinkRequest,
     Stage,
     StagedAnswer,
-    decode_answer,
-    encode_query,
 )
 from chappe.log.sources import Key
-from chappe.sim.pubsub import Dialogue
 from chappe.sim.world import Checker
 
 ANSWER_S = 1.0  # what is not answered by then is asked again
@@ -49,7 +50,7 @@ Row = tuple[str, bytes]  # topic, value
 Name = tuple[str, int, int, int]  # run, batch, task, attempt
 
 
-class Query(Checker[LogWorld]):
+class Query(Checker[Any]):
     """A query and its checkpoint, which outlive its runs.
 
     Args:
@@ -59,7 +60,7 @@ class Query(Checker[LogWorld]):
         topics: Where its rows go.
     """
 
-    def __init__(self, world: LogWorld, sink: str, home: SimDisk, topics: Sequence[str]) -> None:
+    def __init__(self, world: Any, sink: str, home: StoreDisk, topics: Sequence[str]) -> None:
         super().__init__(world)
         self.rng = world.sink_rng
         self.sink = sink
@@ -121,14 +122,14 @@ class Query(Checker[LogWorld]):
             self.planned.append([(self.rng.choice(topics), value) for value in values])
         return self.planned[batch]
 
-    def on_decided(self, host: StoreHost, intent: Intent) -> None:
+    def on_decided(self, disk: StoreDisk, intent: Intent) -> None:
         """A store has decided a commit: from now on it must be there once, as the query staged it."""
         world = self.world
         if intent.sink != self.sink:
             return
         if intent.batch in self.intents:
             world.fail("exactly once", f"batch {intent.batch} of {self.sink} is committed a second time")
-        current = host.disk.staged.sinks[self.sink].run
+        current = disk.staged.run_of(self.sink)
         if intent.run != current:
             world.fail("exactly once", f"{intent.run} of {self.sink} commits, {current} has taken over")
         if intent.attempts not in self.named:
@@ -146,30 +147,31 @@ class Query(Checker[LogWorld]):
             world.truth.sent((topic, partition), first, records)
         if found:
             world.fail("exactly once", f"rows of {self.sink} for {sorted(found)} are not committed")
-        self.hurt_home(3 * world.slow_disk_s)
+        self.hurt_home(3 * world.usual_disk_s)
 
     def _moves_meanwhile(self) -> None:
         """Now and then the query is started again with another home while its first commit is under way."""
-        if self.committed < 0 and not self.moves and not self.world.settings.plain and self._move_rng.random() < 0.3:
+        if self.committed < 0 and not self.moves and self._move_rng.random() < 0.3:
             self._moves_now = True
             self.world.clock.after(0.0, self.begin_run)
 
-    def new_home(self) -> SimDisk:
+    def new_home(self) -> StoreDisk:
         """The home that the next run wants; once it may be another one, while nothing is done."""
         world = self.world
-        homes = [each.disk for each in world.alive(StoreHost)]
+        homes: list[StoreDisk] = [each.disk for each in world.alive(StoreLife)]
+        rng: Random = world.more_rng
         if self._moves_now:
             self._moves_now, self.moves = False, True
             return self._move_rng.choice([each for each in homes if each is not self.home] or [self.home])
         if self.committed < 0 and not self.moves and world.more(0.2):
             self.moves = True
-            return world.more_rng.choice([self.home, *homes])
+            return rng.choice([self.home, *homes])
         return self.home
 
-    def on_staged(self, host: StoreHost, job: Job) -> None:
+    def on_staged(self, disk: StoreDisk, job: Job) -> None:
         """A store has durably done what a run asked for: who was fenced stays so."""
         if isinstance(job, Remember) and job.state.sink == self.sink and job.state.run:
-            runs = self.attached.setdefault(host.disk.store_id, [])
+            runs = self.attached.setdefault(disk.store_id, [])
             if job.state.run in runs[:-1]:
                 self.world.fail("exactly once", f"{job.state.run} of {self.sink} was fenced by {runs[-1]}, and is back")
             if job.state.run not in runs:
@@ -181,17 +183,24 @@ class Query(Checker[LogWorld]):
         if world.now >= self._hurt_until or rng.random() > 0.2:
             return
         if self.world.more(0.3):
-            self.home.refusing = 0.5
-            world.clock.after(self.world.more_rng.choice((0.5, 3.0)), setattr, self.home, "refusing", 0.0)
+            self._refuse(0.5, self.world.more_rng)
             return
         if rng.random() < 0.3:
-            self.home.refusing = 1.0
-            world.clock.after(rng.choice((0.5, 3.0)), setattr, self.home, "refusing", 0.0)
-        for member in world.members:
-            if member.alive and isinstance(member.host, StoreHost) and member.host.disk is self.home:
-                at = world.now + rng.random() * within_s
-                world.clock.at(at, member.crash)
-                world.clock.at(at + rng.choice((0.05, 1.0, 3.0)), member.restart)
+            self._refuse(1.0, rng)
+        place = self._resident().place
+        at = world.now + rng.random() * within_s
+        world.clock.at(at, partial(place.kill, power_cut=rng.random() < 0.3))
+        world.clock.at(at + rng.choice((0.05, 1.0, 3.0)), place.restart)
+
+    def _resident(self) -> StoreResident:
+        (found,) = [each for each in self.world.residents if getattr(each, "disk", None) is self.home]
+        assert isinstance(found, StoreResident)
+        return found
+
+    def _refuse(self, share: float, rng: Random) -> None:
+        disk = self.world.stage.disk(self._resident().place.name)
+        disk.refuse(share)
+        self.world.clock.after(rng.choice((0.5, 3.0)), disk.refuse, 0.0)
 
     def partitions(self) -> list[Key]:
         """Its partitions."""
@@ -227,7 +236,6 @@ class Run:
         self.name = f"{query.sink}/{run}"
         self.run = run
         self.alive = True
-        self.stalled_until = 0.0
         self._batch = -1
         self._attempt = 0
         self._last = 0
@@ -236,8 +244,8 @@ class Run:
         self._pause_until = 0.0
         self._fenced = False
         self._home = query.home
-        self._began: tuple[StoreHost | None, float] = (None, 0.0)  # with which life of its home it runs a batch
-        self._dialogue: tuple[str, Dialogue] | None = None
+        self._began: tuple[StoreLife | None, float] = (None, 0.0)  # with which life of its home it runs a batch
+        self._dialogue: tuple[str, Questions] | None = None
 
     def begin(self) -> None:
         """Attach, then run batch after batch."""
@@ -258,8 +266,7 @@ class Run:
     def _move(self, home: str) -> None:
         """Go on at the home that a store tells of."""
         self._home = self.query.home = next((d for d in self.world.disks if d.store_id == home), self._home)
-        gone = (each.host for each in self.world.members if each.gone)
-        if any(isinstance(each, StoreHost) and each.disk is self._home for each in gone):
+        if self.query._resident().gone:
             self.query.lose_home()
         self._start_anew([(AttachSink(self.query.sink, self.run, self._home.store_id, True), b"")])
 
@@ -370,28 +377,26 @@ class Run:
             self._last += 1
             each.deadline = self.world.now + ANSWER_S
             self._asked[self._last] = each
-            dialogue.ask(self._last, encode_query(each.request), each.payload)
+            dialogue.ask(self._last, each.request, each.payload)
 
-    def _store(self) -> StoreHost | None:
-        return next((each for each in self.world.alive(StoreHost) if each.disk is self._home), None)
+    def _store(self) -> StoreLife | None:
+        return next((each for each in self.world.alive(StoreLife) if each.disk is self._home), None)
 
-    def _dialogue_with_home(self) -> Dialogue | None:
+    def _dialogue_with_home(self) -> Questions | None:
         """A connection to the home, wherever it is now."""
         store = self._store()
         if store is None:
             return None
         endpoint = store.core.endpoint
         if self._dialogue is None or self._dialogue[0] != endpoint:
-            self._dialogue = (endpoint, Dialogue(self.world.net, self, endpoint))
+            self._dialogue = (endpoint, Questions(self.world, self.query.sink, endpoint, self.on_answer))
         return self._dialogue[1]
 
-    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
+    def on_answer(self, number: int, answer: Answer) -> None:
         """The home, or a store that has its port now, answers."""
-        number, raw, _ = thing
         asked = self._asked.pop(number, None)
         if asked is None or not self.alive:
             return
-        answer = decode_answer(raw)
         if isinstance(answer, ErrorAnswer):
             self._refused(asked, answer)
         elif isinstance(answer, SinkAnswer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tests.worlds.disk import SimDisk
@@ -28,6 +29,7 @@ class StoreSubject(SimHost):
 class ProducerSubject(SimHost):
     """One life of a producer of one partition; ``part`` and ``member`` are what its node has of it."""
 
+    resident: Any
     core: LogProducer
     key: Key
     min_acks: int
@@ -39,7 +41,7 @@ class ConsumerSubject(SimHost):
     """One life of a consumer.
 
     ``positions`` are the offsets delivered next, as checkers count them, ``met`` the stores that it knew at any time,
-    ``home`` the consumer that came first to its node.
+    ``home`` the consumer that came first to its node, ``left_out`` what is too old for it.
     """
 
     core: LogConsumer
@@ -50,6 +52,8 @@ class ConsumerSubject(SimHost):
     met: set[str]
     home: Any
     member: Any
+    max_age_s: float | None
+    left_out: AbstractSet[tuple[Key, int]] = frozenset()
 
     def wants_topic(self, topic: str) -> bool:
         """Return whether it consumes a topic."""

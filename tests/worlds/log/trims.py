@@ -1,26 +1,24 @@
 """Topics that are trimmed: all stores are asked to forget what was written before a moment, or everything.
 
-What must hold: each store forgets whole batches from the beginning, and none that has something younger; offsets go
-on; once it has confirmed, nothing of that comes back to it, whatever happens to it. Until then a death of the store may
-bring it back, as what is forgotten is not on the disk yet.
+What must hold: each store forgets whole batches from the beginning, and none that has something younger; once it has
+confirmed, nothing of that comes back to it, whatever happens to it. Until then a death of the store may bring it back,
+as what is forgotten is not on the disk yet.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from tests.worlds.disk import Part, SimDisk
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import LogWorld
+from tests.worlds.log.disks import StoreDisk
+from tests.worlds.log.questions import Questions
+from tests.worlds.log.residents import StoreLife
 
 from chappe.data.topic import encode_topic
-from chappe.log.queries import ErrorAnswer, TrimAnswer, TrimRequest, decode_answer, encode_query
+from chappe.log.queries import Answer, ErrorAnswer, TrimAnswer, TrimRequest
 from chappe.log.sources import Key
-from chappe.sim.pubsub import Dialogue
 from chappe.sim.world import Checker
 
 TRIMS: Final = 0.12  # of the worlds have some
@@ -29,44 +27,26 @@ EVERYTHING_US: Final = (1 << 62) - 1
 
 @dataclass(slots=True)
 class _Asked:
-    """One question to one store, and from where on it keeps each partition since it took it."""
+    """One question to one store, and from where on it keeps each partition once it has confirmed."""
 
-    topic: str
-    disk: SimDisk
-    firsts: dict[Key, int] | None = None
-
-
-class _Administrator:
-    """Asks stores."""
-
-    name = "administrator"
-    alive = True
-    stalled_until = -math.inf
-
-    def __init__(self, on_answer: Callable[[tuple[int, bytes, tuple[bytes, ...]]], None]) -> None:
-        self.on_answer = on_answer
+    disk: StoreDisk
+    firsts: dict[Key, int]
 
 
-class Trims(Checker[LogWorld]):
+class Trims(Checker[Any]):
     """Who trims, and what must hold of it."""
 
     name = "trims"
 
-    def __init__(self, world: LogWorld) -> None:
+    def __init__(self, world: Any) -> None:
         super().__init__(world)
         self.rng = Random(f"trims {world.seed}")  # of their own: a world without them is what it was before
-        self._there = not world.settings.plain and self.rng.random() < TRIMS
-        self._administrator = _Administrator(self._on_answer)
-        self._asked: dict[tuple[int, int], _Asked] = {}  # by dialogue and number
+        self.there = self.rng.random() < TRIMS
+        self._asked: dict[int, _Asked] = {}  # by number
         self._numbers = 0
-        self._kept: dict[tuple[str, Key], int] = {}  # of a store, by its id: where it begins for good
+        self._before: dict[tuple[StoreDisk, str], int] = {}  # all before was to be forgotten of a topic
+        self._kept: dict[tuple[StoreDisk, Key], int] = {}  # where a store begins for good
         self.confirmed = 0
-
-    def times(self, until: float) -> list[float]:
-        """When there are some."""
-        if not self._there:
-            return []
-        return [self.rng.uniform(0.3, until) for _ in range(self.rng.choice((1, 2, 4)))]
 
     def trim(self) -> None:
         """Ask all stores that run to forget something of one topic."""
@@ -77,66 +57,61 @@ class Trims(Checker[LogWorld]):
         topic = rng.choice(topics)
         age_us = int(rng.choice((0.0, 0.5, 2.0)) * 1e6)
         before = EVERYTHING_US if rng.random() < 0.3 else max(1, world.clock.wall_us - age_us)
-        for store in world.alive(StoreHost):
+        for store in world.alive(StoreLife):
             self._disturb(store)
             self._numbers += 1
-            dialogue = Dialogue(world.net, self._administrator, store.core.endpoint)
-            self._asked[dialogue.number, self._numbers] = _Asked(topic, store.disk)
-            dialogue.ask(self._numbers, encode_query(TrimRequest(encode_topic(topic), before)))
+            firsts = {key: _kept_from(part, before) for key, part in store.disk.parts.items() if key[0] == topic}
+            self._asked[self._numbers] = _Asked(store.disk, firsts)
+            place = store.disk, topic
+            self._before[place] = max(before, self._before.get(place, 0))
+            questions = Questions(world, "administrator", store.core.endpoint, self._answered)
+            questions.ask(self._numbers, TrimRequest(encode_topic(topic), before))
 
-    def _disturb(self, store: StoreHost) -> None:
+    def _disturb(self, store: StoreLife) -> None:
         """Something may happen to a store just before what it forgets is on its disk."""
-        world, rng = self.world, self.rng
+        world, rng, place = self.world, self.rng, store.resident.place
         if rng.random() < 0.3:
-            store.disk.refusing = 1.0
-            world.clock.after(rng.choice((0.3, 2.0)), setattr, store.disk, "refusing", 0.0)
+            disk = world.stage.disk(place.name)
+            disk.refuse(1.0)
+            world.clock.after(rng.choice((0.3, 2.0)), disk.refuse, 0.0)
         if rng.random() < 0.4:
-            (member,) = [each for each in world.members if each.host is store]
-            world.clock.after(rng.choice((0.005, 0.05, 0.5)), member.crash)
-            world.clock.after(rng.choice((1.0, 4.0)), member.restart)
+            world.clock.after(rng.choice((0.005, 0.05, 0.5)), partial(place.kill, power_cut=rng.random() < 0.4))
+            world.clock.after(rng.choice((1.0, 4.0)), place.restart)
 
-    def on_trim(
-        self, host: StoreHost, dialogue: int, number: int, request: TrimRequest, before: dict[Key, Part]
-    ) -> None:
-        """A store has taken the question; ``before`` is how its partitions were."""
-        firsts: dict[Key, int] = {}
-        for key, was in before.items():
-            part = host.disk.parts[key]
-            self.world.trace(host, "forgets %s/%s %d..%d", *key, was.first, part.first - 1)
-            if part.next != was.next:
-                self.fail(f"{host.name} went on with {key} at {was.next}, and at {part.next} after it was trimmed")
-            younger = [block.base for block in was.blocks if block.timestamp_max >= request.before]
-            if part.first > max(was.first, min(younger, default=was.next)):
-                self.fail(f"{host.name} begins {key} at {part.first}; {min(younger)} is younger than {request.before}")
-            older = [block.next for block in was.blocks if block.timestamp_max < request.before]
-            if not younger and was.blocks and part.first < max(older):
-                self.fail(f"{host.name} keeps {key} from {part.first} on; all before {max(older)} was to be forgotten")
-            firsts[key] = part.first
-            self.world.trimmed[key] = max(self.world.trimmed.get(key, 0), part.first)
-        asked = self._asked[dialogue, number]
-        asked.disk, asked.firsts = host.disk, firsts  # perhaps another one has the port by now
+    def on_reset(self, disk: StoreDisk, key: Key, first: int) -> None:
+        """A store begins a partition later: it forgets what retention or a trim lets it, or what others have not."""
+        part, before = disk.parts.get(key), self._before.get((disk, key[0]))
+        if part is None or before is None or first <= part.first:
+            return
+        self.world.trace(None, "%s forgets %s/%s %d..%d", disk.store_id, *key, part.first, first - 1)
+        if first > max(_kept_from(part, before), self.world.retained_from(key)):
+            self.fail(f"{disk.store_id} begins {key} at {first}; something before is younger than {before}")
+        self.world.trimmed[key] = max(self.world.trimmed.get(key, 0), first)
 
-    def _on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
+    def _answered(self, number: int, answer: Answer) -> None:
         """A store answers."""
-        number, raw, _ = thing
-        (at,) = [each for each in self._asked if each[1] == number]
-        asked = self._asked.pop(at)
-        answer = decode_answer(raw)
+        asked = self._asked.pop(number, None)
+        if asked is None:
+            return  # it was answered before
         if isinstance(answer, ErrorAnswer):
             self.world.trace(None, "%s does not trim: %s", asked.disk.store_id, answer.text)
             return
-        if not isinstance(answer, TrimAnswer) or asked.firsts is None:
+        if not isinstance(answer, TrimAnswer):
             self.fail(f"{asked.disk.store_id} answers a question to trim with {answer}")
-            return
         self.confirmed += 1
         for key, first in asked.firsts.items():
-            place = (asked.disk.store_id, key)
+            place = asked.disk, key
             self._kept[place] = max(self._kept.get(place, 0), first)
 
     def on_tick(self) -> None:
         """What is confirmed does not come back."""
-        for disk in self.world.disks:
-            for key, part in disk.parts.items():
-                first = self._kept.get((disk.store_id, key), 0)
-                if part.first < first:
-                    self.fail(f"{disk.store_id} has {key} from {part.first} on; it confirmed that {first} is the first")
+        for (disk, key), first in self._kept.items():
+            part = disk.parts.get(key)
+            if part is not None and part.first < first:
+                self.fail(f"{disk.store_id} has {key} from {part.first} on; it confirmed that {first} is the first")
+
+
+def _kept_from(part: Any, before: int) -> int:
+    """The first offset of a partition that must not be forgotten: its batch has something as young as ``before``."""
+    younger = (block.base for block in part.blocks if block.timestamp_max >= before)
+    return int(max(part.first, next(younger, part.next)))

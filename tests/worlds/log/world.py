@@ -1,4 +1,4 @@
-"""A world of the log: what hosts share, what was truly sent, and what disks hold of it."""
+"""What was truly sent in a world of the log, what disks hold of it, and the limits of its cores."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from tests.worlds.disk import SimDisk
-from tests.worlds.journals import Journal
-from tests.worlds.log.towers import Tower
 
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_sealed
-from chappe.log.beacon import Discovery
 from chappe.log.consumer import LogConsumer
-from chappe.log.guard import Guard
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
 from chappe.log.store import LogStore
-from chappe.sim.pubsub import PubSub
 from chappe.sim.world import Settings, SimWorld, Violation
 
 HOST: Final = "127.0.0.1"
@@ -63,12 +58,11 @@ def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Rand
     return LogLimits(**drawn, **FIXED, clock_pause_s=math.inf)  # worlds without ages are what they were before
 
 
-AGES = 0.1  # of the worlds have consumers that take nothing too old, and clocks that differ
 LASTS = 0.15  # of the worlds have consumers that begin with the newest record of each key
 STORED = 0.2  # of the worlds have consumers that take records from disks of stores alone
 KEYED = 0.1
-SEALED = 0.12  # of the worlds without originals have producers that seal
-ALONE = 0.06  # of the worlds have a producer that is restored where it reaches nobody for long
+TOPICS: Final = ("a", "ab", "b.x")
+FILTERS: Final = ("a", "ab", "b.x", "a*", "*")
 
 Content = tuple[bytes | None, bytes | None]  # value, key
 
@@ -216,108 +210,3 @@ class WatchedLog(SimWorld):
         if key[0] not in self.retained and not trimmed:
             return 0
         return max([trimmed, *(part.first for disk in self.disks if (part := disk.parts.get(key)) is not None)])
-
-
-class LogWorld(WatchedLog):
-    """Everything that one seed decides."""
-
-    towers_max = 2
-
-    def __init__(
-        self,
-        seed: int,
-        settings: Settings | None = None,
-        tell: Callable[[str], None] | None = None,
-        cores: Cores | None = None,
-    ) -> None:
-        super().__init__(seed, settings, tell)
-        self.sink_rng = Random(f"sinks {seed}")  # of their own: a world without sinks is what it was before
-        self.journal_rng = Random(f"journals {seed}")  # likewise
-        self.rot_rng = Random(f"rot {seed}")  # likewise, of journals with damage
-        self.disk_rng = Random(f"disks {seed}")
-        self.more_rng = Random(f"more {seed}")
-        self.deaf = self.more(0.15)  # a producer does not hear who asks it for what it sent
-        self.answer_rng = Random(f"answers {seed}")
-        self.beginnings: set[tuple[str, Key]] = set()  # whose answer, of which partition, has lost its beginning
-        self.restore_rng = Random(f"restored {seed}")  # of journals that are restored at bad moments
-        self.topic_rng = Random(f"topics {seed}")  # of consumers that change them
-        self.stored_rng = Random(f"stored {seed}")
-        self.stored = 0.0 if self.settings.plain or self.stored_rng.random() > STORED else 0.5  # of the consumers
-        self.last_rng = Random(f"newest records {seed}")
-        self.lasts = not self.settings.plain and self.last_rng.random() < LASTS
-        self.keyed = 0.6 if self.lasts else KEYED  # of the records have a key
-        self.age_rng = Random(f"ages {seed}")
-        self.ages = not self.settings.plain and self.age_rng.random() < AGES
-        self.ahead_us: dict[str, int] = {}  # clocks of hosts, where they differ
-        self.alone = not self.settings.plain and self.restore_rng.random() < ALONE
-        self.behind: SimDisk | None = None  # of the store that has less than the others when a journal is restored
-        self.journals: list[Journal] = []
-        self.cores = cores or Cores()
-        self.net = PubSub(self)
-        self.slow_disk_s = self.rng.choice((0.001, 0.01, 0.1))
-        self._addresses = 0
-        towers = min(self.towers_max, self.rng.choice((1, 1, 2)))
-        self.towers = [Tower(self, self.net, f"tower{n}", self.tower_guard()) for n in range(towers)]
-
-    # -- how hosts meet ---------------------------------------------------------------------------------------
-
-    def discovery(self, host: Any) -> Any:
-        """The core with which a new host meets others."""
-        port = f"{host.port}{self.mark(host.name)}"
-        return Discovery(host.role, host.role.address, HOST, port, now=self.now, guard=host.guard)
-
-    def mark(self, name: str) -> str:
-        """Return the suffix of a host's endpoints: its identity in worlds with rules, else nothing."""
-        return ""
-
-    def meet(self, host: Any) -> None:
-        """A host begins."""
-        for tower in self.towers:
-            host.lines.append(tower.line_to(host))
-
-    def part(self, host: Any) -> None:
-        """A host is dead."""
-
-    def tower_guard(self) -> Guard | None:
-        """Return the guard of towers in worlds with rules, else None."""
-        return None
-
-    def guard_of(self, host: Any) -> Guard | None:
-        """What judges those who come to a host; None where there are no rules."""
-        return None
-
-    def may_send(self, name: str, topic: str) -> bool:
-        """Whether a producer may send, as far as it knows; else its program is told at once."""
-        return True
-
-    def name_at(self, endpoint: str) -> str:
-        """Whose query socket this is, where there are rules."""
-        return ""
-
-    def seal(self, raw: bytes) -> bytes:
-        """What a producer publishes instead of a batch."""
-        return opaque(raw) if self.sealed else raw
-
-    def more(self, share: float) -> bool:
-        """Whether something happens that plain worlds do not have."""
-        return not self.settings.plain and self.more_rng.random() < share
-
-    def address(self) -> str:
-        """A fresh address."""
-        self._addresses += 1
-        return f"{self.rng.getrandbits(24):06X}{self._addresses:026X}"
-
-    def wall_us(self, name: str) -> int:
-        """The time of day of a host."""
-        if self.ages and name not in self.ahead_us:
-            self.set_clock(name)
-        return self.clock.wall_us + self.ahead_us.get(name, 0)
-
-    def set_clock(self, name: str) -> None:
-        """Set the time of day of a host, to anything."""
-        self.ahead_us[name] = int(self.age_rng.choice((0.0, 0.3, 5.0, 60.0, 600.0)) * self.age_rng.uniform(-1e6, 1e6))
-        self.see("on_clock_set", name)
-
-    def write_s(self) -> float:
-        """How long the next write takes."""
-        return self.slow_disk_s * self.rng.expovariate(1.0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
-from tests.worlds.log.towers import Line, Tower
+from tests.worlds.log.standin.towers import Line, Tower
 from tests.worlds.sealed.hosts import NAMES, SealedWorld
 from tests.worlds.sealing import LOOK_S, Machine
 

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any, Final
 
 from tests.worlds.journals import Backup, Journal
-from tests.worlds.log.members import ConsumerHost, ProducerHost
-from tests.worlds.log.scenario import Log
+from tests.worlds.log.standin.members import ConsumerHost, ProducerHost
+from tests.worlds.log.standin.scenario import StandInLog
 from tests.worlds.sealing import LOOK_S, MARK, Authority, Machine, Nonces, sign_of
 
 from chappe.errors import StorageError
@@ -31,7 +31,7 @@ KEEPS: Final = 0.8  # of the machines may write what they are handed
 LAB: Final = 0.5  # of the worlds have another group, for the other topic
 
 
-class SealedWorld(Log):
+class SealedWorld(StandInLog):
     """Who is of which group, and what was sealed."""
 
     large_answers = LOG_LIMITS.asks_max  # records that come one by one are far larger than plain ones

@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tests.worlds.log.ends import Ends
-from tests.worlds.log.faults import LogFaults
+from tests.worlds.log.standin.faults import StandInFaults
 from tests.worlds.sealed.couriers import Couriers
 from tests.worlds.sealed.forgeries import Forgeries
 from tests.worlds.sealed.hosts import CONSUMERS, NAMES, PRODUCERS, SealedProducer, SealedWorld
 from tests.worlds.sealed.secrets import Secrets
-
-from chappe.sim.host import SimMember
 
 COPY_S: Final = 1.0  # within which a machine is given what the authority has made
 FORGOTTEN: Final = 0.3  # of the times keys are copied some seconds later
@@ -28,13 +26,9 @@ DAY_US: Final = 25 * 3_600_000_000  # and a bit
 class Sealed(SealedWorld):
     """Producers that seal, consumers that open, and groups that change."""
 
-    sinks = 0.0
-    original_stores = 0.0
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.faults_kind = SealedFaults
-        self.ages = self.lasts = False  # who asks what is newest of a key is refused
         self.checkers = [each for each in self.checkers if not isinstance(each, Ends)]  # positions are those opened
         self.couriers = Couriers(self)
         self.secrets, self.forgeries = Secrets(self), Forgeries(self)
@@ -131,7 +125,6 @@ class Sealed(SealedWorld):
         self.trace(None, "a day passes")
         for host in self.alive(SealedProducer):
             host.look_again()
-        self.see("on_clock_set", None)
 
     def heal(self) -> None:
         """See ``Log.heal``."""
@@ -156,21 +149,14 @@ class Sealed(SealedWorld):
     def _begin_lodgers(self) -> None:
         """Each has a machine of its own."""
 
-    def add_original_producer(self) -> SimMember:
-        """Originals seal nothing."""
-        return self.add_producer()
 
-    def _add_late_original(self) -> None:
-        self.add_store()
-
-
-class SealedFaults(LogFaults):
+class SealedFaults(StandInFaults):
     """As in the log; clocks agree, and days pass."""
 
     world: Sealed
 
     def kinds(self) -> Sequence[tuple[int, Callable[[], None]]]:
-        """See ``LogFaults.kinds``."""
+        """See ``StandInFaults.kinds``."""
         return (
             *(each for each in super().kinds() if each[1] != self.clock_jump),
             (8, self.world.pass_a_day),

@@ -6,25 +6,29 @@ import shutil
 from collections import Counter, deque
 from collections.abc import Container, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 from tests.worlds.disk import Block, Key, Part, SimDisk
 
 from chappe.log.batch import Batch
-from chappe.log.storage import AppendRecords, Retention
+from chappe.log.exactly_once.staged import CommitBatch, Intent, SinkJob, StagedAttempt, Step
+from chappe.log.storage import AppendRecords, Retention, RunRetention, WriteRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import FileOps
+from chappe.storage.staged_files import StagedFiles
 
 READ_BYTES = 1_000_000
 CHANGES_MAX = 100_000
 
 
-class RealDisk(SimDisk):
+class StoreDisk(SimDisk):
     """The directory of a store, over all its lives; ``parts`` are what its files hold."""
 
     def __init__(self, store_id: str, directory: Path) -> None:
         super().__init__(store_id)
         self.directory = directory
+        self.staged: Any = None
         self.damaged = False  # some of it was broken on purpose
         self._largest: Counter[str] = Counter()  # records of one write, by topic: they go to one segment
         self._seen = 0  # the version of the storage that was looked at
@@ -50,6 +54,14 @@ class RealDisk(SimDisk):
             part.blocks += _blocks(storage, *key, at, info.next)
             self.parts[key] = part
         self._seen = storage.version
+
+    def believe(self) -> None:
+        """Take what a store finds when it opens for safe: a kill may have torn a write whose end nobody heard of."""
+        for key, part in self.parts.items():
+            ever = self.ever.setdefault(key, bytearray())
+            ever.extend(bytes(max(0, part.next - len(ever))))
+            for low, high in part.sound():
+                ever[low:high] = b"\1" * (high - low)
 
     def look_at_files(self, scratch: Path) -> None:
         """Read a copy of the files: nobody has them open."""
@@ -81,6 +93,19 @@ class RealDisk(SimDisk):
             if policy.records is not None and kept > policy.records + segment:
                 found.append(topic)
         return found
+
+    def flip(self, block: Block, rng: Random) -> bool:
+        """Flip a bit of a block in its file; return False if it is not found."""
+        for path in sorted(self.directory.rglob("*")):
+            if path.is_file() and (at := path.read_bytes().find(block.body)) >= 0:
+                with path.open("r+b") as file:
+                    file.seek(at + rng.randrange(len(block.body)))
+                    byte = file.read(1)[0]
+                    file.seek(-1, 1)
+                    file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+                self.damaged = block.damaged = True
+                return True
+        return False
 
     def missing_of_safe(self) -> str | None:
         """Say what was on the disk once and is no longer; None if all is there."""
@@ -118,12 +143,14 @@ class WatchedStorage(SegmentStorage):
     def __init__(self, directory: Path, **options: Any) -> None:
         super().__init__(directory, segment_entries=self.world.segment_entries, **options)
         self._unpublished: deque[tuple[AppendRecords, ...]] = deque()
-        self._disk: RealDisk = self.world.disk_at(directory)
+        self._disk: StoreDisk = self.world.disk_at(directory)
         self._disk.follow(self)
+        self._disk.believe()
 
     def write(self, appends: Sequence[AppendRecords]) -> Any:
         """See ``LogStorage``; what it has written is on the disk."""
-        written = super().write(appends)
+        with self.world.counted(WriteRecords):
+            written = super().write(appends)
         self._disk.safe(appends)
         self._unpublished.append(tuple(appends))
         return written
@@ -136,8 +163,14 @@ class WatchedStorage(SegmentStorage):
         healed = {(each.topic, each.partition) for each in appends if each.heal}
         self._disk.look(self, {(each.topic, each.partition) for each in appends} - healed)
 
+    def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
+        """See ``LogStorage``."""
+        with self.world.counted(RunRetention):
+            return super().retain(policies, now_us)
+
     def reset(self, topic: str, partition: str, first: int) -> None:
         """See ``LogStorage``."""
+        self.world.show("on_reset", self._disk, (topic, partition), first)
         super().reset(topic, partition, first)
         self._disk.look(self)
 
@@ -145,3 +178,41 @@ class WatchedStorage(SegmentStorage):
         """See ``LogStorage``."""
         super().forget(retained)
         self._disk.look(self)
+
+
+class WatchedStaged(StagedFiles):
+    """What a store has staged, which says what it does."""
+
+    world: ClassVar[Any] = None
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._disk: StoreDisk = self.world.disk_at(directory)
+        self._disk.staged = self
+
+    @property
+    def rows(self) -> list[StagedAttempt]:
+        """Attempts of which rows are there."""
+        return list(self._files)
+
+    @property
+    def intents(self) -> list[str]:
+        """Sinks of which a commit is under way."""
+        return [each.sink for each in self.pending()]
+
+    def run_of(self, sink: str) -> str:
+        """The run that may write."""
+        return next(each.run for each in self._sinks.states() if each.sink == sink)
+
+    def prepare(self, commit: CommitBatch) -> Intent:
+        """See ``StagedStorage``."""
+        with self.world.counted(SinkJob):
+            intent = super().prepare(commit)
+        self.world.show("on_decided", self._disk, intent)
+        return intent
+
+    def carry_out(self, job: Step) -> None:
+        """See ``StagedStorage``."""
+        with self.world.counted(SinkJob):
+            super().carry_out(job)
+        self.world.show("on_staged", self._disk, job)

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from tests.worlds.clocked import HostClock
 from tests.worlds.log.ends import Ends
-from tests.worlds.log.forwarding import Forward
-from tests.worlds.log.judging import judged_otherwise
-from tests.worlds.log.members import ConsumerHost, ProducerHost
-from tests.worlds.log.node import NodeHost
-from tests.worlds.log.population import TOPICS
-from tests.worlds.log.scenario import Log
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import HOST
+from tests.worlds.log.standin.forwarding import StandInForward
+from tests.worlds.log.standin.judging import judged_otherwise
+from tests.worlds.log.standin.members import ConsumerHost, ProducerHost
+from tests.worlds.log.standin.node import NodeHost
+from tests.worlds.log.standin.scenario import StandInLog
+from tests.worlds.log.standin.stores import StoreHost
+from tests.worlds.log.standin.world import HOST
+from tests.worlds.log.world import TOPICS
 
 from chappe.core import Report
 from chappe.data.topic import Filter
@@ -49,12 +49,8 @@ ALLOWED: Final = "b.x"  # topic of the reader and the forger: enough to be liste
 FORGED_PORT: Final = 9  # nothing listens there
 
 
-class Rules(Log):
+class Rules(StandInLog):
     """Producers, consumers, stores, two rogues, and rules that change."""
-
-    sinks = 0.0
-    original_stores = 0.0
-    trimming = False  # nobody here may
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -70,7 +66,6 @@ class Rules(Log):
         self.left: set[tuple[str, str]] = set()  # addresses and endpoints of those who have left
         self._stores: dict[str, str] = {}  # whose query socket an endpoint was
         self.net.judge = self
-        self.ages = self.lasts = False  # whose members have other names
         # Who is refused while the rules change may take what he is shown for all there is; by then his program is told.
         self.checkers = [each for each in self.checkers if not isinstance(each, Ends)]
         self.watch(Refused(self))
@@ -217,13 +212,6 @@ class Rules(Log):
         """Nobody goes to a rogue's."""
         return [each for each in super().homes() if each.name in HONEST]
 
-    def add_original_producer(self) -> SimMember:
-        """Originals have no identity."""
-        return self.add_producer()
-
-    def _add_late_original(self) -> None:
-        self.add_store()
-
 
 def _permissions(rules: tuple[Rule, ...], revoked: set[str] = frozenset()) -> Permissions:  # type: ignore[assignment]
     far = NOW + timedelta(days=100)
@@ -364,5 +352,5 @@ class Refused(Checker[Rules]):
         return None
 
 
-class ForwardRules(Rules, Forward):
+class ForwardRules(Rules, StandInForward):
     """The same with two forwarders, and without towers."""

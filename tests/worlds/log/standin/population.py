@@ -8,37 +8,28 @@ from random import Random
 from typing import Any
 
 from tests.worlds.journals import Journal
-from tests.worlds.log.members import ConsumerHost, ProducerHost
-from tests.worlds.log.originals import OriginalHost, OriginalProducer, OriginalStore
-from tests.worlds.log.sinks import Query
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import SEALED, LogWorld
+from tests.worlds.log.standin.members import ConsumerHost, ProducerHost
+from tests.worlds.log.standin.stores import StoreHost
+from tests.worlds.log.standin.world import LogWorld
+from tests.worlds.log.world import FILTERS, TOPICS
 
 from chappe.data.topic import Filter
-from chappe.log.consumer import LAST
 from chappe.log.sources import Key
 from chappe.log.storage import Retention
 from chappe.sim.host import SimHost, SimMember
 
-TOPICS = ("a", "ab", "b.x")
-SINKS = 0.35  # of the worlds have some
-FILTERS = ("a", "ab", "b.x", "a*", "*")
-LEAVING = 0.5  # of the worlds with original producers have some that leave once a store has acknowledged all
 LODGERS = 0.2  # of the worlds have consumers that share a node
 
 
 class PopulatedLog(LogWorld):
     """A world of the log with members."""
 
-    sinks = SINKS
-    original_stores = 0.1  # of the worlds have one
     producer: type[ProducerHost] = ProducerHost
     consumer: type[ConsumerHost] = ConsumerHost
     journal: type[Journal] = Journal
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.queries: list[Query] = []
         self.lodger_rng = Random(f"lodgers {self.seed}")  # of its own: a world without them is what it was before
 
     def populate(self) -> None:
@@ -54,35 +45,16 @@ class PopulatedLog(LogWorld):
             self.add_producer()
         for _ in range(self.few(rng.randint(1, 3))):
             self.add_consumer()
-        originals = rng.random() < 0.15
-        if originals:
-            self.add_original_producer()
-        if rng.random() < self.original_stores:
-            self.add_original_store()
-            originals = True
-        late = Random(f"originals {self.seed}")
-        if not self.settings.plain and late.random() < self.original_stores:
-            self.clock.after(late.uniform(0.3, 3.0), self._add_late_original)
-            originals = True
-        alone = not (originals or self.lasts or self.settings.plain)
-        self.sealed = alone and Random(f"sealed {self.seed}").random() < SEALED
-        if self.sink_rng.random() < self.sinks:
-            for _ in range(self.sink_rng.choice((1, 1, 2))):
-                home = self.sink_rng.choice(self.disks)
-                self.queries.append(Query(self, f"query{len(self.queries)}", home, TOPICS))
-        self.watch(*self.queries)
-        if self.alone:
-            journal = self.journal(self.restore_rng)
-            self.join("producer", self.producer_of(self.restore_rng.choice(TOPICS), 1, journal))
+        if rng.random() < 0.15:
+            self.add_producer()
+        if rng.random() < 0.02:
+            self.add_store()
         self._begin_lodgers()
 
     def _begin_lodgers(self) -> None:
         if not self.settings.plain and self.lodger_rng.random() < LODGERS:
             for number in range(self.few(self.lodger_rng.choice((1, 1, 2)))):
                 self.clock.after(self.lodger_rng.choice((0.0, 0.5, 2.0)), self._lodge, f"lodger{number}", None)
-        if self.lasts:
-            for number in range(self.few(self.last_rng.choice((1, 1, 2)))):
-                self.clock.after(self.last_rng.choice((0.0, 0.5, 2.0, 6.0)), self._lodge_last, f"last{number}", None)
 
     def add_store(self) -> SimMember:
         """A store with a disk of its own."""
@@ -169,38 +141,3 @@ class PopulatedLog(LogWorld):
             host.start()
         if self.sending:
             self.clock.after(rng.choice((0.1, 1.0, 4.0)), self._lodge, name, host)
-
-    def _lodge_last(self, name: str, host: ConsumerHost | None) -> None:
-        """The same with one that begins with the newest record of each key, and stays longer."""
-        rng = self.last_rng
-        homes = self.homes()
-        if homes and (host is None or not host.alive or rng.random() < 0.2):
-            if host is not None and host.alive:
-                host.die()
-            filters = [Filter.parse(text) for text in rng.sample(FILTERS, rng.choice((1, 1, 2)))]
-            host = ConsumerHost(self, name, filters, {}, rng.choice(homes), LAST)
-            host.start()
-        if self.sending:
-            self.clock.after(rng.choice((0.5, 2.0, 4.0)), self._lodge_last, name, host)
-
-    def add_original_producer(self) -> SimMember:
-        """A producer as the C program is one."""
-        topic = self.rng.choice(TOPICS)
-        leaves = None if self.settings.plain else Random(f"originals leave {self.seed}")
-        if leaves is not None and leaves.random() > LEAVING:
-            leaves = None
-
-        def make(name: str) -> SimHost:
-            host = OriginalHost(self, name, OriginalProducer(topic, self.address()))
-            host.leaves = leaves
-            return host
-
-        return self.join("cproducer", make)
-
-    def _add_late_original(self) -> None:
-        """An original store comes when much has been sent already."""
-        self.add_original_store()
-
-    def add_original_store(self) -> SimMember:
-        """A store as the C program is one."""
-        return self.join("cstore", lambda name: OriginalHost(self, name, OriginalStore(self.address())))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Any
 
-from tests.worlds.log.faults import LogFaults
-from tests.worlds.log.node import NodeHost
-from tests.worlds.log.population import TOPICS
-from tests.worlds.log.scenario import Log
-from tests.worlds.log.stores import StoreHost
+from tests.worlds.log.standin.faults import StandInFaults
+from tests.worlds.log.standin.node import NodeHost
+from tests.worlds.log.standin.scenario import StandInLog
+from tests.worlds.log.standin.stores import StoreHost
+from tests.worlds.log.world import TOPICS
 
 from chappe.log.forwarder import LogForwarder
 from chappe.log.introducing import Forwarders
@@ -20,7 +19,6 @@ from chappe.sim.pubsub import SimLink
 
 FORWARDERS = 2
 MEMBERS_MAX = 10
-ORIGINALS = 0.2  # of the worlds have a producer as the C program is one
 
 
 class Ear:
@@ -78,7 +76,7 @@ class ForwarderHost(StoreHost):
         """Its name stays its own."""
 
 
-class ForwardFaults(LogFaults):
+class ForwardingFaults(StandInFaults):
     """The same without towers; nobody runs a further forwarder."""
 
     def kinds(self) -> Sequence[tuple[int, Callable[[], None]]]:
@@ -92,11 +90,11 @@ class ForwardFaults(LogFaults):
             self.rng.choice((self.world.add_producer, self.world.add_consumer))()
 
 
-class Forward(Log):
+class StandInForward(StandInLog):
     """Producers, consumers and two forwarders."""
 
     towers_max = 0
-    faults_kind = ForwardFaults
+    faults_kind = ForwardingFaults
 
     def populate(self) -> None:
         """Make the first members."""
@@ -109,8 +107,6 @@ class Forward(Log):
             self.add_producer()
         for _ in range(self.few(rng.choice((2, 2, 3)))):
             self.add_consumer()
-        if not self.settings.plain and Random(f"originals {self.seed}").random() < ORIGINALS:
-            self.add_original_producer()  # the forwarder introduces itself, which takes both to the same links
         self._begin_lodgers()
 
     def add_store(self) -> SimMember:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
-from tests.worlds.log.real.disks import RealDisk
+from tests.worlds.log.disks import StoreDisk
 from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject, StoreSubject
-from tests.worlds.residents import Life, Place, Resident
+from tests.worlds.residents import RETRY_S, Life, Place, Resident
 
-from chappe import Consumer, Producer, Store
+from chappe import Consumer, Forwarder, Producer, Store
 from chappe.api.log.tower import Tower
 from chappe.data.topic import Filter
-from chappe.errors import BufferFull, Closed, StorageError, TimedOut
+from chappe.errors import BufferFull, Closed, IdentityRolledBack, StorageError, TimedOut
+from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LAST
 from chappe.log.delivery import Records
-from chappe.log.events import OutOfRange, RecordsLost, Stopped
+from chappe.log.events import IdentityBehind, OutOfRange, RecordsLost, Stopped
+from chappe.log.journal import FRAME, batches_in, seed_of
+from chappe.log.messages import BatchMessage, Head, RecordMessage
+from chappe.log.producer import JournalBatch
 from chappe.log.sources import Key
 from chappe.log.storage import Retention
-from chappe.sim.world import Violation
+from chappe.sim.world import Excused, Violation
+from chappe.storage.journal import ENDING
 from chappe.system import time
 
 RECORDS_MAX: Final = 150  # of one partition: small worlds are quick worlds
@@ -49,7 +56,12 @@ class LogLife(Life):
         """Close it as a user does."""
         try:
             super().leave()
-        except (TimedOut, StorageError, Closed) as error:  # a producer says what is left; its host may die meanwhile
+        except (
+            TimedOut,
+            StorageError,
+            Closed,
+            IdentityRolledBack,
+        ) as error:  # a producer says what is left; its host may die meanwhile
             self.world.trace(self, "closes, and says: %s", error)
 
 
@@ -58,12 +70,27 @@ class StoreLife(LogLife, StoreSubject):
 
     def __init__(self, world: Any, resident: StoreResident) -> None:
         super().__init__(world, resident)
-        self.disk = resident.disk
+        self.disk: StoreDisk = resident.disk
         self.retention = [(topic, Retention(records=count)) for topic, count in world.retained.items()]
-        self.face = Store(resident.disk.directory, tower=world.tower_address, retention=self.retention)
+        self.face = self._open(world)
         self.core = self.face._node.store
+        self.ports = self.face._node
+        self.disk.store_id = self.face.store_id
         self.address = self.core.address
         world.disk_of[self.address] = self.disk
+
+    def _open(self, world: Any) -> Store:
+        return Store(self.disk.directory, tower=world.tower_address, retention=self.retention)
+
+
+class ForwarderLife(StoreLife):
+    """A forwarder, which knows the others."""
+
+    def _open(self, world: Any) -> Store:
+        mine = world.forwarders[self.name]
+        others = [each for each in world.forwarders.values() if each != mine]
+        return Forwarder(self.disk.directory, listen=mine, peers=others, retention=self.retention,
+                         originals=world.tower_of_originals(self.name))  # fmt: skip
 
 
 class ProducerLife(LogLife, ProducerSubject):
@@ -71,19 +98,22 @@ class ProducerLife(LogLife, ProducerSubject):
 
     def __init__(self, world: Any, resident: ProducerResident) -> None:
         super().__init__(world, resident)
-        identity = resident.name if resident.lasting else None
         self.min_acks = resident.min_acks
+        self.rolled_back = resident.rolled_back
+        self.listened: list[StoreSubject] | None = None  # who had, when the first store said how far it is
         self.face = Producer(
             resident.topic,
-            tower=world.tower_address,
+            **world.where,
             min_acks=resident.min_acks,
             on_full="error",
-            identity=identity,
+            identity=resident.identity,
         )
         self.key: Key = (resident.topic, self.face.partition)
         self.core = self.face._writers[resident.topic].core
+        self.journal = self.face._writers[resident.topic]._journal
         self.part = self.face._core
         self.member = self.face._node._member
+        self.ports = self.face._node.node
         self.address = self.face.partition
         self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
         self._told = self.core.stored
@@ -94,10 +124,14 @@ class ProducerLife(LogLife, ProducerSubject):
         """Check where an identity goes on: what somebody has seen is never used again."""
         world, sent = self.world, self.world.truth.of(self.key)
         at, known = self.face.next_offset, len(sent.records)
-        if at > known:
-            if not resident.unsure or self.core.next_offset > known + len(resident.unsure):
-                world.fail("identity", f"{self.name} goes on at {at}, it had given away {known} offsets")
-            sent.records += resident.unsure[: at - known]
+        self.resumed_at, self.began = self.core.published, world.now
+        resident.rolled_back = resident.rolled_back or (resident.restored and at < known)
+        resident.restored = False
+        self.rolled_back = resident.rolled_back
+        if self.rolled_back:
+            pass  # stores know better, or nobody does
+        elif at > known:
+            world.fail("identity", f"{self.name} goes on at {at}, it had given away {known} offsets")
         elif at < known:
             if not resident.lost_power:
                 world.fail("identity", f"{self.name} goes on at {at}, it had given away {known} offsets")
@@ -106,20 +140,61 @@ class ProducerLife(LogLife, ProducerSubject):
             if at < max(held, had, sent.acknowledged):
                 world.fail("identity", f"{self.name} goes on at {at}, others have its records before {max(held, had)}")
             del sent.records[at:]
-        resident.unsure, resident.lost_power = [], False
+        resident.lost_power = False
 
     def look(self) -> None:
         """See what it reports; a power cut may take what its journal had not synced."""
-        if (journal := self.face._writers[self.core.topic]._journal) is not None:
+        if self.journal is not None:
             sent = self.world.truth.of(self.key)
-            for first, next_ in journal.lost:
+            for first, next_ in self.journal.lost:
                 safe = self.resident.synced
-                if not self.resident.power_cuts or first < safe:
+                rotten = self.resident.rotten.issuperset(range(first, next_))
+                if not rotten and (not self.resident.power_cuts or first < safe):
                     self.world.fail(
                         "identity", f"{self.name} takes {first} to {next_ - 1} for damaged, {safe} are safe"
                     )
                 sent.lost.update(range(first, next_))
         super().look()
+
+    def _reports(self) -> list[object]:
+        found = super()._reports()
+        if any(isinstance(each, IdentityBehind) for each in found):
+            if not self.rolled_back:
+                self.world.fail("identity", f"{self.name} gives up its identity, which is as it was left: {found}")
+            self.resident.renew()
+        return found
+
+    def published(self, message: BatchMessage | RecordMessage | Head) -> None:
+        """See that its journal has what it publishes, or tells of."""
+        batch = Batch.parse(message.body, check=False) if isinstance(message, BatchMessage) else None
+        end = batch.next if batch is not None else message.sequence + 1  # type: ignore[union-attr]
+        asks = end == 1 and not self.resumed_at  # what stores hold of a partition that has no record yet
+        if self.journal is not None and end > self.journal.next_offset and not asks:
+            raise Violation("identity", f"{self.name} tells of {end - 1} before its journal has it: {message}")
+        if self.rolled_back and batch is not None and isinstance(message, BatchMessage) and not message.direct:
+            self._published_again(batch)
+
+    def _published_again(self, batch: Batch) -> None:
+        """An identity that was restored publishes nothing again that a store could tell it of."""
+        sent, base = self.world.truth.of(self.key), batch.base
+        again = self.world.contents(batch, base)
+        if sent.records[base : batch.next] == again:
+            return
+        if base < len(sent.records):
+            if self.listened is None and self.world.now < self.began + self.world.limits.resume_wait_s:
+                raise Violation("identity", f"{self.name} publishes {base} again before any store has answered")
+            for store in self.listening() if self.listened is None else self.listened:
+                part = store.disk.parts.get(self.key)
+                told = 0 if part is None else min([part.next, *(low for low, _ in part.gaps())])
+                if store.alive and told > self.resumed_at:
+                    raise Violation("identity", f"{self.name} publishes {base} again, {store.name} could tell it")
+            raise Excused(f"{self.name} was rolled back, and no store was there that knew")
+        self.world.truth.sent(self.key, base, again)
+
+    def listening(self) -> list[StoreSubject]:
+        """Return the stores that would hear a question."""
+        names = {link.subscriber.name for link in self.ports._pub.socket.listeners if b"F" in link.asked}
+        return [each for each in self.world.alive(StoreLife) if each.resident.place.name in names]
 
     def _work(self) -> None:
         world = self.world
@@ -153,18 +228,23 @@ class ProducerLife(LogLife, ProducerSubject):
     def _try(self, call: Callable[[], Any]) -> bool:
         try:
             call()
-        except (BufferFull, StorageError, TimedOut) as error:
+        except (BufferFull, StorageError, TimedOut, IdentityRolledBack) as error:
             self.world.trace(self, "cannot: %s", error)
+            self.world.failed[JournalBatch] += isinstance(error, StorageError)
             return False
         return True
 
     def _took(self, first: int, records: list[tuple[bytes | None, bytes | None]], done: bool) -> bool:
         """Note what has an offset by now."""
+        if self.rolled_back:
+            return done
         world, at = self.world, self.face.next_offset
         taken = at - first
         if done and taken != len(records):
             world.fail("identity", f"{self.name} gave {taken} offsets to {len(records)} records")
         world.truth.sent(self.key, first, records[:taken])
+        if not self.resident.lasting:
+            world.see("on_made", self, first, taken, time.time_ns() // 1000)
         if taken and self.min_acks:
             self._wait(at - 1)
         return done
@@ -180,7 +260,7 @@ class ProducerLife(LogLife, ProducerSubject):
             try:
                 self.world.see("on_stored", self, before, self._told)
             except Violation as violation:
-                self.world.broken = violation
+                self.world.broken = self.world.broken or violation
 
     def _value(self) -> bytes:
         world = self.world
@@ -196,17 +276,24 @@ class ConsumerLife(LogLife, ConsumerSubject):
         super().__init__(world, resident)
         self.min_acks = resident.min_acks
         self.reset = LAST if resident.last else EARLIEST
+        self.max_age_s = resident.max_age_s
+        self.left_out: set[tuple[Key, int]] = set()
         identity = resident.name if resident.lasting else None
         self.face = Consumer(
             *map(str, resident.filters),
-            tower=world.tower_address,
+            **world.where,
             reset="last-value" if resident.last else "earliest",
             identity=identity,
             stored=bool(resident.min_acks),
             min_acks=max(1, resident.min_acks),
+            max_age_s=resident.max_age_s,
+            on_stale="drop",
         )
         self.core = self.face._core
+        if self.face._aged is not None:
+            self.face._aged.life = self
         self.member = self.face._node._member
+        self.ports = self.face._node.node
         self.address = self.core.address
         self.filters = tuple(resident.filters)
         self.met = set(resident.met)
@@ -248,7 +335,8 @@ class ConsumerLife(LogLife, ConsumerSubject):
     def _commit(self) -> None:
         self.look()
         for key, at in self.face.position().items():
-            if at > max(self.positions.get(key, 0), self.world.retained_from(key)):  # a topic may begin later by now
+            first = max(self.positions.get(key, 0), self.world.retained_from(key))  # a topic may begin later by now
+            if self.world.held_within(key, first, at, self.world.disks) is not None:
                 self.world.fail("position", f"{self.name} is at {key} {at}, it has got {self.positions.get(key, 0)}")
         try:
             self.face.commit()
@@ -298,11 +386,10 @@ class ConsumerLife(LogLife, ConsumerSubject):
 class StoreResident(Resident):
     """A store with a directory of its own."""
 
-    life = StoreLife
-
-    def __init__(self, world: Any, name: str, place: Place, directory: Path) -> None:
+    def __init__(self, world: Any, name: str, place: Place, directory: Path, life: type[StoreLife]) -> None:
+        self.life = life
         super().__init__(world, name, place)
-        self.disk = RealDisk(name, directory)
+        self.disk = StoreDisk(name, directory)
         world.disks.append(self.disk)
 
     def ended(self, *, power_cut: bool, killed: bool) -> None:
@@ -327,7 +414,74 @@ class ProducerResident(Resident):
         self.lost_power = False
         self.power_cuts = 0
         self.synced = 0  # what was published before its machine lost power, and so was in its journal
-        self.unsure: list[tuple[bytes | None, bytes | None]] = []
+        self.rotten: set[int] = set()  # offsets that were damaged in its journal
+        self.restored = False  # its journal was, since its last life ...
+        self.rolled_back = False  # ... from a copy that is older than what it has sent
+        self._identities = 0
+
+    @property
+    def identity(self) -> str | None:
+        """Its name for the journal."""
+        return f"{self.name}-{self._identities}" if self.lasting else None
+
+    @property
+    def directory(self) -> Path:
+        """Return where its journal is."""
+        found: Path = self.world.stage.directory / self.place.name / "producers" / str(self.identity)
+        return found
+
+    def renew(self) -> None:
+        """Go on with another identity: stores know more of this one."""
+        self.world.trace(self.now, "begins anew")
+        self.world.truth.of(self.now.key).gone = True
+        self._identities += 1
+        self.restored = self.rolled_back = False
+        self.rotten.clear()
+        self.world.clock.after(0.0, self._begin_anew, self.now)
+
+    def _begin_anew(self, life: Life) -> None:
+        if life.alive and self.place.paused:
+            self.world.clock.after(RETRY_S, self._begin_anew, life)
+        elif life.alive:
+            self.place.leave_one(self)
+
+    def copy_journal(self) -> Callable[[], None] | None:
+        """Make a backup; returns what restores it while nobody uses the journal."""
+        if not self.directory.exists():
+            return None
+        identity, directory, backup = self.identity, self.directory, self.world.stage.scratch / f"{self.name} backup"
+        shutil.rmtree(backup, ignore_errors=True)
+        shutil.copytree(directory, backup)
+
+        def restore() -> None:
+            if identity == self.identity and directory.exists():
+                shutil.rmtree(directory)
+                shutil.copytree(backup, directory)
+                self.restored = True
+                self.world.trace(None, "the journal of %s is restored", self.name)
+                self.world.truth.of(self.now.key).gone = True  # what was not acknowledged went with the newer journal
+
+        return restore
+
+    def rot(self, rng: Random) -> bool:
+        """Flip a bit of a durable batch with something behind it; return False if there is none."""
+        topic, partition = self.now.key
+        files = {int(path.stem): path for path in self.directory.glob("*" + ENDING)}
+        places: list[tuple[Path, int, Batch]] = []
+        for first, path in files.items():
+            found = list(batches_in(path.read_bytes(), seed_of(topic, partition, str(first))))
+            following = min((each for each in files if each > first), default=self.now.core.published)
+            sound = [(path, end, batch) for end, batch in found if batch.next <= following]
+            places += sound[:-1] if first == max(files) else sound
+        if not places:
+            return False
+        path, end, batch = rng.choice(places)
+        raw = bytearray(path.read_bytes())
+        raw[end - 1 - rng.randrange(FRAME.size + len(batch.raw))] ^= 1 << rng.randrange(8)
+        path.write_bytes(raw)
+        self.rotten.update(range(batch.base, batch.next))
+        self.world.trace(None, "the journal of %s rots, at %d", self.name, batch.base)
+        return True
 
     def ended(self, *, power_cut: bool, killed: bool) -> None:
         """A producer without an identity takes with it what was not acknowledged."""
@@ -345,9 +499,11 @@ class ConsumerResident(Resident):
     life = ConsumerLife
 
     def __init__(
-        self, world: Any, name: str, place: Place, filters: list[Filter], *, lasting: bool, last: bool, min_acks: int
-    ) -> None:
+        self, world: Any, name: str, place: Place, filters: list[Filter], *, lasting: bool, last: bool, min_acks: int,
+        max_age_s: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(world, name, place)
+        self.max_age_s = max_age_s
         self.filters = filters
         self.lasting = lasting
         self.last = last

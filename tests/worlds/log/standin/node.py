@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from tests.worlds.log.judging import honours
-from tests.worlds.log.towers import Line
-from tests.worlds.log.world import HOST, LogWorld
+from tests.worlds.log.standin.judging import honours
+from tests.worlds.log.standin.towers import Line
+from tests.worlds.log.standin.world import HOST, LogWorld
 
 from chappe.core import Ask, Close, Dial, Halt, Publish, Report, Send, Subscribe
 from chappe.log.batch import Batch
@@ -17,7 +17,7 @@ from chappe.log.consuming import ConsumingMember
 from chappe.log.guard import Guard
 from chappe.log.introducing import Leaving
 from chappe.log.member import OfPart, PartBroken, ProducingMember
-from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, StoreInfo, decode, encode
+from chappe.log.messages import BatchMessage, Message, RecordMessage, StoreInfo, decode, encode
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import SimHost
 from chappe.sim.pubsub import Dialogue, SimLink
@@ -163,8 +163,6 @@ class NodeHost(SimHost):
 
     def on_message(self, message: Message) -> None:
         """A peer published something that we subscribed to."""
-        if isinstance(message, Fetch):
-            self.world.see("on_fetched", self, message)
         if isinstance(message, StoreInfo):
             self.discovery.store_heard(message.address, self.world.now)
         self.call(self.role.handle_message, message, self.world.now)
