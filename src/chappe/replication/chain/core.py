@@ -452,7 +452,10 @@ class ChainServerCore:
     # -- reads, for others ------------------------------------------------------------------------------------
 
     def _confirm(self, sender: int, message: Confirm) -> list[Effect]:
-        if not self.agreement.untouched or not self.agreement.may_vote or (self.tail and not self.aligned):
+        if not self.agreement.untouched or not self.agreement.may_vote:
+            return []
+        last = self.place in self.configuration.places[-1:]
+        if last and not (self.tail and self.aligned):  # another life of the tail does not know what that has committed
             return []
         disk = self.agreement.memory.disk
         return [Send(sender, Confirmed(self.number, message.life, message.round, disk, self.shown))]
