@@ -176,13 +176,10 @@ def play_together(reader: Reader, page: Path) -> int:
 # What has a test of its own, and what wants machines, compilers or a cluster that are not here.
 OTHERWISE: Final = {
     "cluster",
-    "configure",
     "declarative-pipelines",
-    "keep-up",
     "other-languages",
     "recipes",
     "recipes-spark",
-    "share-the-work",
     "test-your-program",
     "troubleshoot",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -127,6 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     names = list(SCENARIOS) if options.scenario is None else [options.scenario]
+    if not options.verbose:
+        logging.getLogger("chappe").setLevel(logging.CRITICAL + 1)  # members say what happens to them
     settings: Settings = options.settings
     if options.minutes is not None:
         settings = Settings(**vars(settings) | {"minutes": options.minutes})

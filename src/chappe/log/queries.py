@@ -369,7 +369,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, array_like=True, tag="error"):
 
     Kinds: ``FENCED`` another run took over; ``MISSING`` a staged piece is not there, run the batch again; ``FULL``
     no room on the disk; ``ELSEWHERE`` this store is not the sink's home; ``UNKNOWN`` this store is too old for the
-    question; "" anything else.
+    question; ``EARLY`` it has just started and will be able to; "" anything else.
     """
 
     text: str
@@ -381,6 +381,7 @@ MISSING: Final = "missing"
 FULL: Final = "full"
 ELSEWHERE: Final = "elsewhere"
 UNKNOWN: Final = "unknown"
+EARLY: Final = "early"
 
 SinkRequest: TypeAlias = FindSink | AttachSink | Stage | Commit | Drop
 GroupRequest: TypeAlias = GroupBeat | GroupSet | GroupList

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from chappe.data.topic import encode_topic
-from chappe.defaults import GROUP_PAGE
+from chappe.defaults import GROUP_PAGE, GROUP_SESSION_S
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.batch import Batch
 from chappe.log.queries import (
@@ -31,6 +31,7 @@ from chappe.transports.queries import StoreClient
 
 A = TypeVar("A", bound=Answer)
 NOBODY: Final = ""
+PAUSE_S: Final = 0.5  # between two questions to a store that has just started
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,16 @@ class ConsumerGroups:
         """Have every store do it: one that does not would bring it back. Raises as ``StoreClient.ask``."""
         if self._view.away:
             raise TimedOut(f"the store at {self._view.away[0]} does not answer: positions are set at all or none")
+        until = time.monotonic() + GROUP_SESSION_S + PAUSE_S
         for client in self._clients():
-            self._ask(client, request, GroupAnswer)
+            while True:
+                try:
+                    self._ask(client, request, GroupAnswer)
+                    break
+                except TimedOut:  # it may have just started, and not know yet who lives
+                    if time.monotonic() >= until:
+                        raise
+                    time.sleep(PAUSE_S)
 
     def _rows(self, name: str) -> tuple[dict[Key, GroupRow], int, list[GroupCrew]]:
         """The rows of the largest rank, the floor, and the living members."""

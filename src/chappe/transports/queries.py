@@ -25,6 +25,7 @@ from chappe.errors import (
 from chappe.log.events import ConnectionRefused
 from chappe.log.guard import DENIED, Guard
 from chappe.log.queries import (
+    EARLY,
     FENCED,
     FULL,
     MISSING,
@@ -61,6 +62,7 @@ _ERRORS: Final[dict[str, type[ChappeError]]] = {
     FENCED: Fenced,
     MISSING: StagedRowsMissing,
     FULL: StorageFull,
+    EARLY: TimedOut,
     DENIED: NotPermitted,
 }
 _Kind = TypeVar("_Kind", bound=Answer)

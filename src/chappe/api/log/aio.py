@@ -252,7 +252,6 @@ class AsyncConsumer(AsyncCloseable):
         await asyncio.to_thread(self.consumer.wait_ready, timeout)
 
     async def commit(self, positions: Mapping[Key, int] | None = None, timeout: float | None = 10.0) -> None:
-        """See ``Consumer.commit``."""
         await asyncio.to_thread(self.consumer.commit, positions, timeout)
 
     async def __aexit__(

@@ -27,6 +27,7 @@ from chappe.defaults import (
 )
 from chappe.errors import ChappeError, ProtocolError
 from chappe.log.queries import (
+    EARLY,
     FENCED,
     FULL,
     Answer,
@@ -300,7 +301,8 @@ class GroupTables:
         if group.members:
             raise _GroupRefusal(f"group {group.name} has {many(len(group.members), 'living member')}: stop them first")
         if now < self._born + GROUP_SESSION_S:
-            raise _GroupRefusal(f"this store has just started and learns who lives: ask again in {GROUP_SESSION_S:g} s")
+            text = f"this store has just started and learns who lives: ask again in {GROUP_SESSION_S:g} s"
+            raise _GroupRefusal(text, EARLY)
         if request.floor > group.floor:
             group.forget(request.floor)
             self._dirty.setdefault(group.name, {})
