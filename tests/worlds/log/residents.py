@@ -169,10 +169,15 @@ class ProducerLife(LogLife, ProducerSubject):
         batch = Batch.parse(message.body, check=False) if isinstance(message, BatchMessage) else None
         end = batch.next if batch is not None else message.sequence + 1  # type: ignore[union-attr]
         asks = end == 1 and not self.resumed_at  # what stores hold of a partition that has no record yet
-        if self.journal is not None and end > self.journal.next_offset and not asks:
+        if self.journal is not None and end > self.journal.next_offset and not asks and not self._stored(message, end):
             raise Violation("identity", f"{self.name} tells of {end - 1} before its journal has it: {message}")
         if self.rolled_back and batch is not None and isinstance(message, BatchMessage) and not message.direct:
             self._published_again(batch)
+
+    def _stored(self, message: BatchMessage | RecordMessage | Head, end: int) -> bool:
+        """True if it repeats what a store has told of a partition whose journal is an older copy."""
+        stored = max((end for _, end in self.world.holdings(self.key)), default=0)
+        return isinstance(message, Head) and self.rolled_back and end <= stored
 
     def _published_again(self, batch: Batch) -> None:
         """An identity that was restored publishes nothing again that a store could tell it of."""
