@@ -303,7 +303,7 @@ class Bounds(Checker[WatchedLog]):
             self._at_most(store, "held", load.held_bytes, limits.held_bytes_max, 0)
             answers = self.world.large_answers * limits.read_bytes
             staged = limits.staged_bytes_max + limits.held_bytes_max + answers
-            self._at_most(store, "staged", load.waiting_bytes, staged, ONE_MORE_BYTES)
+            self._at_most(store, "staged", load.waiting_bytes, staged, max(ONE_MORE_BYTES, limits.batch_bytes))
             self._at_most(store, "asked", load.questions, 2 * len(load.partitions) + 50, 0)
         for host in self.world.alive(ConsumerSubject):
             self._sound(host, host.core.invariants())
