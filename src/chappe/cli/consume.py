@@ -247,7 +247,7 @@ def _reached(consumer: Consumer, ends: dict[Key, int], group: str | None) -> boo
     return all(position.get(key, 0) >= end for key, end in ends.items() if group is None or key in position)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rendering:
     """How records are printed: ``message`` those that were recorded from the mesh, ``headless`` those whose headers
     cannot be read; ``headers`` says whether any of it needs headers.

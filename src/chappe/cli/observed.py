@@ -41,7 +41,7 @@ class ObservedSystem:
     ] = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SystemSources:
     """The sources of one process; ``shared`` is there where maps are named, ``further`` are chains and pipelines."""
 
