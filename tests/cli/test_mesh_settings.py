@@ -217,6 +217,6 @@ def test_a_map_takes_settings_of_a_node_that_stays_but_no_such_options(
 def test_the_file_sets_options_whatever_their_parameter_is_called(tmp_path: Path) -> None:
     file = tmp_path / "chappe.toml"
     file.write_text('[produce]\nformat = "json"\n[consume]\nfrom = 17\n[store]\ndirectory = "/data"\n')
-    assert parsed("produce t", file)["input_format"] == "json"
+    assert parsed("produce t", file)["form"] == "json"
     assert parsed("consume t", file)["start"] == "17"
     assert [str(parsed(name, file)["directory"]) for name in ("store", "up", "doctor")] == ["/data"] * 3
