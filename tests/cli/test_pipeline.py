@@ -75,7 +75,10 @@ def test_a_wrong_file_is_told_line_by_line(shell: Shell) -> None:
 
 def test_wrong_options_are_refused(shell: Shell) -> None:
     written(shell)
-    for more, said in ((("--master", "spark"), "is not where Spark runs"), (("--metrics", "x"), "[HOST:]PORT is wanted")):
+    for more, said in (
+        (("--master", "spark"), "is not where Spark runs"),
+        (("--metrics", "x"), "[HOST:]PORT is wanted"),
+    ):
         done = shell.run("pipeline", "run", "p.toml", *more)
         assert done.returncode == 2
         assert said in done.stderr.decode()

@@ -67,7 +67,7 @@ def test_a_broken_bridge_is_caught(name: str, broken: type, monkeypatch: pytest.
     monkeypatch.setattr(mix, name, broken)
     seen = []
     # The first has a journal that refuses, the next two a backend that refuses what a table writes, which is rare.
-    for seed in (37, 88, 51, *range(40)):
+    for seed in (37, 91, 51, *range(40)):
         failure = Mix(seed).play().failure
         if failure is not None:
             seen.append(failure[:200])

@@ -78,7 +78,7 @@ FAULTS = (  # and a world that shows each
     (passes_one_way, 0),
     (publishes_twice, 0),
     (is_deaf, 0),
-    (forgets_what_has_no_room, 6),
+    (forgets_what_has_no_room, 24),
 )
 
 

@@ -82,5 +82,5 @@ def test_a_page_counts_prose_alone(tmp_path: Path) -> None:
 
 def test_the_tree_of_today_has_figures_for_all() -> None:
     figures = measure.shape()
-    assert all(figures.values()), figures
+    assert all(count for name, count in figures.items() if not name.startswith("docstrings that")), figures
     assert figures["lines of code"] + figures["docstrings"] < figures["lines of src"]

@@ -266,10 +266,14 @@ class WebSocketServer:
         )
 
     def _run(self) -> None:
+        from websockets.exceptions import InvalidState
+
         try:
             with asyncio.Runner(loop_factory=HandshakeLoop) as runner:
                 runner.get_loop().set_exception_handler(TaskFailures())
                 runner.run(self._server.serve(sockets=[self._socket]))
+        except InvalidState:
+            pass  # uvicorn ends a connection that is ending just then
         except Exception:
             logger.exception("the WebSocket server stopped because of a defect")
         finally:
