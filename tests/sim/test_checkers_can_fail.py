@@ -12,7 +12,7 @@ from tests.worlds.log import faults, trims
 from tests.worlds.log.scenario import Log, Sink
 from tests.worlds.log.world import Cores
 
-from chappe.core import Clock, Deliver, Effect, Persist, Publish, Reply
+from chappe.core import Deliver, Effect, Persist, Publish, Reply
 from chappe.errors import StorageError
 from chappe.limits import LogLimits
 from chappe.log.batch import Batch
@@ -126,8 +126,8 @@ def with_sinks(broken: type[Transactions]) -> type[LogStore]:
     """A store with these sinks."""
 
     class Store(LogStore):
-        def __init__(self, *arguments: Any, kept: KeptSinks, limits: LogLimits, now: float, clock: Clock) -> None:
-            super().__init__(*arguments, kept=kept, limits=limits, now=now, clock=clock)
+        def __init__(self, *arguments: Any, kept: KeptSinks, limits: LogLimits, now: float, **more: Any) -> None:
+            super().__init__(*arguments, kept=kept, limits=limits, now=now, **more)
             self.transactions = broken(self.storage.store_id, kept, self._writer.next_offset, limits, now=now)
 
     Store.__name__ = broken.__name__

@@ -368,7 +368,7 @@ class MeshPorts(Ports):
         self._held_look_at = now + HELD_LOOK_S if self._held else math.inf
 
     def flushed(self) -> None:
-        turned = self._holds.turned + self.core.settled
+        turned = self._holds.turned + self.core.router.settled
         if turned != self._turned:
             self._turned = turned
             self.turns.news = True
