@@ -133,18 +133,3 @@ def test_records_that_are_not_sealed_are_caught(monkeypatch: pytest.MonkeyPatch)
 def test_messages_that_come_again_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lives, "refusal", lambda self, frame: "")
     caught(SealedMesh, "forgeries", range(3))
-
-
-def test_numbers_that_all_groups_share_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for the keys of one group came to nothing once something of another one had been opened."""
-    refusal = Lives.refusal
-
-    class Shared:
-        def __init__(self, frame: Any) -> None:
-            self._frame, self.group = frame, ""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._frame, name)
-
-    monkeypatch.setattr(Lives, "refusal", lambda self, frame: refusal(self, Shared(frame)))  # type: ignore[arg-type]
-    caught(SealedMesh, "delivery", [15])
