@@ -102,6 +102,7 @@ GROUP_MEMBERS_MAX: Final = 1_000  # alive, of one group
 GROUP_ROWS_MAX: Final = 100_000  # partitions of one group, some 300 bytes each at every store and member
 GROUP_FILTERS_MAX: Final = 1_000  # topics that one member wants
 GROUP_PAGE: Final = 1_000  # partitions in one question or answer
+GROUP_WAITING_MAX: Final = 10_000  # requests that wait for a store's disk; a further one is told to ask again
 GROUP_SESSION_S: Final = 5.0  # a member that is not heard for so long is dead: five beats
 GROUP_BEAT_S: Final = 1.0  # members tell stores of themselves so often
 # A member that is told to let go of a partition does so when its program asks for more; one that has not asked for so

@@ -6,7 +6,7 @@ import pytest
 from tests.log.group_rig import GroupRig, MemberRig
 
 from chappe.core import Effect, Persist, Reply
-from chappe.defaults import GROUP_PAGE
+from chappe.defaults import GROUP_PAGE, GROUPS_MAX
 from chappe.errors import ChappeError, ProtocolError, StorageFull
 from chappe.log.groups.table import GroupTables, MemoryGroups
 from chappe.log.queries import (
@@ -264,6 +264,24 @@ def test_what_was_deleted_does_not_come_back() -> None:
     assert again.handle_request(b"c", b"12345678", GroupList(), 0.0)[0] == Reply(
         b"c", QueryReply(b"12345678", GroupNames([]))
     )
+
+
+def test_groups_of_which_nothing_is_left_make_room() -> None:
+    table = Table()
+    for number in range(GROUPS_MAX):
+        table.ask(GroupBeat(f"g{number}", "life", "m", topics=[b"t"], session_ms=5_000))
+    assert isinstance(table.ask(GroupBeat("one more", "life", "m", topics=[b"t"])), ErrorAnswer)
+    table.now = 6.0
+    assert isinstance(table.ask(GroupBeat("one more", "life", "m", topics=[b"t"])), GroupAnswer)
+
+
+def test_no_more_wait_for_a_disk_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.log.groups.table.GROUP_WAITING_MAX", 1)
+    core = GroupTables("store", (), 0.0)
+    core.handle_request(b"one", b"12345678", beat(claims=(row(),)), 0.0)
+    (refused,) = core.handle_request(b"two", b"12345678", beat(row(serial=1, offset=5)), 0.0)
+    assert isinstance(refused, Reply)
+    assert refused.message.answer == ErrorAnswer("too many wait for its disk: ask again")
 
 
 def test_pages_bring_all_rows() -> None:

@@ -203,9 +203,8 @@ class GroupBeat(msgspec.Struct, frozen=True, array_like=True, tag="group-beat"):
 
     An empty ``life`` only asks. ``born_us`` tells which of two lives of one member is the later one. ``table`` and
     ``since`` name what is known of the rows, ``crew`` what is known of the members: the answer has what is newer.
-    ``claims`` are partitions that it asks for; ``rows`` what it has, has committed, or lets go of. ``floor``: rows up
-    to this epoch are of a group that was deleted. ``leaves``: this is its last word. The answer, a GroupAnswer, comes
-    when all of it is on disk.
+    ``claims`` are partitions that it asks for; ``rows`` what it has, has committed, or lets go of. ``leaves``: this is
+    its last word. The answer, a GroupAnswer, comes when all of it is on disk.
     """
 
     group: Text
@@ -218,7 +217,6 @@ class GroupBeat(msgspec.Struct, frozen=True, array_like=True, tag="group-beat"):
     table: Text = ""
     since: Offset = 0
     crew: Offset = 0
-    floor: Offset = 0
     claims: Annotated[list[GroupRow], msgspec.Meta(max_length=GROUP_PAGE)] = []
     rows: Annotated[list[GroupRow], msgspec.Meta(max_length=GROUP_PAGE)] = []
     leaves: bool = False

@@ -497,7 +497,6 @@ class GroupMember:
                 store.table,
                 store.since,
                 store.crew_version,
-                self._floor,
                 [self._claims[key].row for key in store.asked],
                 list(rows.values()),
                 self._leaving,

@@ -23,6 +23,7 @@ from chappe.defaults import (
     GROUP_PAGE,
     GROUP_ROWS_MAX,
     GROUP_SESSION_S,
+    GROUP_WAITING_MAX,
     GROUPS_MAX,
 )
 from chappe.errors import ChappeError, ProtocolError
@@ -264,9 +265,6 @@ class GroupTables:
         filters_of(beat.topics)
         group = self._group(beat.group, now)
         group.hear(beat, now)
-        if beat.floor > group.floor:
-            group.forget(beat.floor)
-            self._dirty.setdefault(group.name, {})
         for row in beat.rows:
             self._put(group, row)
         grace_s = max(beat.session_ms / 1000, GROUP_SESSION_S)
@@ -281,7 +279,7 @@ class GroupTables:
                 refused.append(place)
         if beat.leaves:
             group.leave(beat.life)
-        return bool(beat.claims or beat.rows or beat.floor), tuple(refused)
+        return bool(beat.claims or beat.rows), tuple(refused)
 
     def _free(self, group: _Group, row: GroupRow, member: str, grace_s: float, now: float) -> bool:
         """True if the owner of a row let go, is dead, or is an earlier life of the member that asks."""
@@ -315,15 +313,26 @@ class GroupTables:
         group = self._groups.get(name)
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
+                self._drop_empty(now)
+            if len(self._groups) >= GROUPS_MAX:
                 raise _GroupRefusal(f"this store knows {GROUPS_MAX} groups, which is the most: delete some")
             group = self._groups[name] = _Group(name)
         group.expire(now)
         return group
 
+    def _drop_empty(self, now: float) -> None:
+        """Forget groups in which nobody lives, and of which nothing is on disk."""
+        for name, group in list(self._groups.items()):
+            group.expire(now)
+            if not (group.rows or group.members or group.floor or name in self._dirty or name in self._flying):
+                del self._groups[name]
+
     def _answered(self, asked: _GroupAsker, changes: bool) -> list[Effect]:
         """Answer once what a request changed is on disk, at once if it changed nothing."""
         if not changes or not (self._dirty or self._flying):
             return [asked.reply(self._answer(asked.request, asked.refused, None))]
+        if len(self._waiting) >= GROUP_WAITING_MAX:
+            return [asked.reply(ErrorAnswer("too many wait for its disk: ask again"))]
         self._waiting.append((self._begun + (1 if self._dirty else 0), asked))
         return self._write()
 
