@@ -10,6 +10,7 @@ from typing import Any
 
 from chappe.core import Ask, Effect, Persist, Reply
 from chappe.data.topic import Filter
+from chappe.errors import ChappeError
 from chappe.log.groups.member import NOWHERE, GroupMember
 from chappe.log.groups.table import GroupJob, GroupTables, MemoryGroups
 from chappe.log.queries import decode_answer, decode_request, encode_query
@@ -51,8 +52,12 @@ class GroupStore:
     def _written(self, job: GroupJob, lives: int) -> None:
         if not self.up or lives != self.lives:
             return  # killed with the write under way
-        self.disk.keep(job.changes)
-        self.do(self.tables.handle_done(None, self.rig.now), None)
+        outcome: ChappeError | None = None
+        try:
+            self.disk.keep(job.changes)
+        except ChappeError as error:
+            outcome = error
+        self.do(self.tables.handle_done(outcome, self.rig.now), None)
 
 
 class MemberRig:

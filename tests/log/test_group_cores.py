@@ -105,6 +105,17 @@ def test_a_member_with_a_lasting_name_gets_its_partitions_back() -> None:
     assert (set(again.reading), set(two.reading)) == (had, others)
 
 
+def test_a_store_that_refused_hears_that_a_member_leaves() -> None:
+    rig = GroupRig(11)
+    member = MemberRig(rig, 0)
+    rig.run(5)
+    rig.stores[0].disk.refuses = StorageFull("no room")
+    member.core._stores["S0"].down_until = rig.now + 2
+    member.leave()
+    rig.run(0.1)
+    assert not rig.stores[0].tables._groups["g"].members
+
+
 def test_the_earlier_life_of_a_member_is_over() -> None:
     rig = GroupRig(7)
     one = MemberRig(rig, 0, "worker-1")

@@ -228,7 +228,7 @@ class GroupMember:
         self._claims.clear()
         for store in self._stores.values():
             self._by_ticket.pop(store.ticket, None)
-            store.ticket = 0
+            store.ticket, store.down_until = 0, -math.inf  # one whose disk refuses hears it, too
         return self._beats(now)
 
     @property
