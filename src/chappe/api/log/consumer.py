@@ -495,7 +495,7 @@ class Consumer(at_exit.Collectable, Closeable):
             if any(key not in grouping.member.mine for key in wanted):
                 grouping.note(wanted)  # raises Fenced
 
-        self._node.wait_until(check, lambda: grouping.committed(wanted), self._uncommitted, timeout)
+        self._node.wait_until(check, lambda: grouping.member.committed(wanted), self._uncommitted, timeout)
 
     def _uncommitted(self, when: str) -> str:
         if not self._core.stores:

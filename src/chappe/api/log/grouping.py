@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -155,10 +155,6 @@ class Grouping:
             )
         self.member.commit(positions, time.monotonic())
         self._look()
-
-    def committed(self, keys: Iterable[Key]) -> bool:
-        """True if every store that answers has the positions, or a partition is not ours any more."""
-        return self.member.committed(keys)
 
     def leave(self, *, done: bool) -> None:
         """Leave the group; ``done``: the program has processed all that it was handed."""
