@@ -16,6 +16,7 @@ from benchmarks import report
 from benchmarks.chain import chain
 from benchmarks.chain_state import chain_state
 from benchmarks.children import ROOT, ChildFailed
+from benchmarks.compressed import compressed
 from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
 from benchmarks.forwarding import forwarding
@@ -43,6 +44,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "secured": secured,
     "stored": acknowledged,
     "durable": durable,
+    "compressed": compressed,
     "catch-up": catch_up,
     "read-topic": read_topics,
     "forward": forwarding,

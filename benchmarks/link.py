@@ -50,9 +50,18 @@ def records(size: int = RECORD_BYTES) -> list[bytes]:
     return [b"%0*d" % (size, number) for number in range(min(LIST_RECORDS, LISTS_BYTES // size))]
 
 
-def lists(count: int, size: int = RECORD_BYTES) -> Iterator[list[bytes]]:
+def json_lines() -> list[bytes]:
+    """As many different lines of a log, of about a hundred bytes each."""
+    return [
+        b'{"level":"info","ts":%d,"service":"auth","text":"user %d logged in from 10.0.%d.%d"}'
+        % (1_700_000_000_000 + 7 * n, n * 7919 % 10_007, n % 200, n * 31 % 250)
+        for n in range(LIST_RECORDS)
+    ]
+
+
+def lists(count: int, size: int = RECORD_BYTES, whole: list[bytes] | None = None) -> Iterator[list[bytes]]:
     """Lists of records, ``count`` records in all."""
-    whole = records(size)
+    whole = records(size) if whole is None else whole
     for _ in range(count // len(whole)):
         yield whole
     if count % len(whole):

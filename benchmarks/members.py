@@ -15,6 +15,7 @@ from benchmarks.link import (
     Crowd,
     Meter,
     age_ns,
+    json_lines,
     lists,
     orders,
     pace,
@@ -112,7 +113,15 @@ def filler(options: Options) -> None:
         say(**meter.facts())
 
 
-def _send(producer: Producer, count: int, single: bool, size: int = RECORD_BYTES, *, arrow: bool = False) -> None:
+def _send(
+    producer: Producer,
+    count: int,
+    single: bool,
+    size: int = RECORD_BYTES,
+    *,
+    arrow: bool = False,
+    whole: list[bytes] | None = None,
+) -> None:
     if arrow:
         import pyarrow as pa
 
@@ -124,19 +133,21 @@ def _send(producer: Producer, count: int, single: bool, size: int = RECORD_BYTES
         for value in singles(count):
             send(value)
     else:
-        for values in lists(count, size):
+        for values in lists(count, size, whole):
             producer.send_many(values)
 
 
 def producer(options: Options) -> None:
     """Order ``count``, and perhaps their ``size``: send so many records, and wait until they are stored if they are."""
     acks: int = options["acks"]
-    with Producer(TOPIC, **_where(options), min_acks=acks) as found:
+    whole = json_lines() if options.get("lines") else None
+    compression = options.get("compression")
+    with Producer(TOPIC, **_where(options), min_acks=acks, compression=compression) as found:
         say(ready=True)
         for order in orders():
             meter = Meter()
             size = order.get("size", RECORD_BYTES)
-            _send(found, order["count"], options["single"], size, arrow=options.get("arrow", False))
+            _send(found, order["count"], options["single"], size, arrow=options.get("arrow", False), whole=whole)
             sent = time.monotonic_ns()
             if acks:
                 found.flush(60)

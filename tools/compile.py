@@ -27,8 +27,9 @@ REQUIRED: Final = (
     "mypy>=2.4",
     "setuptools>=65",
     "msgspec>=0.19",
+    "cramjam>=2.11",
     "crc32c>=2.7",
-)  # for compiling; the last two have types
+)  # for compiling; the last three have types
 PURE: Final = "CHAPPE_PURE"  # set to anything but 0: compile nothing
 CANNOT: Final = 3  # exit code where something is missing that compiling needs
 OPTIMIZATION: Final = "1"  # as fast as 2 here, and compiled in two thirds of the time (docs/explanation/speed.md)
@@ -128,7 +129,7 @@ def check_tools() -> None:
     if is_pure():
         raise Cannot(f"{PURE} is set, so nothing is compiled")
     check_compiler()
-    missing = [each for each in ("mypyc", "setuptools", "msgspec", "crc32c") if find_spec(each) is None]
+    missing = [each for each in ("mypyc", "setuptools", "msgspec", "cramjam", "crc32c") if find_spec(each) is None]
     if missing:
         install = " ".join("mypy" if each == "mypyc" else each for each in missing)
         raise Cannot(f"what compiling needs is not installed, so nothing is compiled: pip install {install}")

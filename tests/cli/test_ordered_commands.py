@@ -54,7 +54,7 @@ def test_what_does_not_go_together_is_said(shell: Shell, tmp_path: Path) -> None
         (("store", str(tmp_path / "a"), "--chain", file, "--name", "z"), "has no server 'z'"),
         (("store", str(tmp_path / "a"), "--chain", file, "--name", "a"), "must be durable"),
         (("produce", "t", "--partitions", "2"), "--partitions is for ordered topics"),
-        (("produce", "t", "--chain", file, "--identity", "me"), "--chain goes with neither"),
+        (("produce", "t", "--chain", file, "--identity", "me"), "--chain, the order of many writers, goes with none"),
         (("produce", "t", "--chain", str(tmp_path / "none")), "cannot be read"),
     ):
         refused = shell.run(*arguments, stdin=b"")

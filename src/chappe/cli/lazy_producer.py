@@ -12,6 +12,7 @@ from chappe.cli import options
 from chappe.cli.console import say
 from chappe.cli.topics import new_beside
 from chappe.data.markup import many
+from chappe.log.compression import Compression
 
 if TYPE_CHECKING:
     from chappe import OrderedProducer, Producer
@@ -49,6 +50,7 @@ class LazyProducer:
         min_acks: int,
         chain: Path | None,
         partitions: int | None,
+        compression: Compression | None,
     ) -> None:
         from chappe.api.log.kept_partition import KeptPartitions
 
@@ -59,6 +61,7 @@ class LazyProducer:
         self._identity = identity
         self._min_acks = min_acks
         self._chain, self._partitions = chain, partitions
+        self._compression: Compression | None = compression
         if chain is None:
             self._kept = KeptPartitions(topic, **reach.arguments)
         self._ending = ExitStack()
@@ -86,10 +89,10 @@ class LazyProducer:
                 enter(OrderedProducer(self.topic, chain=self._chain, partitions=self._partitions, security=security))
             )
         if self._identity is None:
-            producer = enter(self._kept.producer(self._min_acks))
+            producer = enter(self._kept.producer(self._min_acks, self._compression))
         else:
-            arguments = self._reach.arguments
-            producer = enter(Producer(self.topic, **arguments, min_acks=self._min_acks, identity=self._identity))
+            arguments = {**self._reach.arguments, "min_acks": self._min_acks, "compression": self._compression}
+            producer = enter(Producer(self.topic, **arguments, identity=self._identity))
             if producer.stored < producer.next_offset:
                 left = producer.next_offset - producer.stored
                 say(f"going on after {many(producer.next_offset, 'record')}; the last {left:,} of them are sent again")

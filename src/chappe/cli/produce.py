@@ -27,6 +27,7 @@ from chappe.cli.rates import Throttle
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
 from chappe.errors import ChappeError, TimedOut, UsageError
+from chappe.log.compression import Compression
 from chappe.system import program
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ def produce(
     min_acks: Annotated[
         int, Option(envvar="CHAPPE_PRODUCE_MIN_ACKS", min=0, max=100, help="Stores that must have each record.")
     ] = 1,
+    compression: Annotated[
+        Compression | None, Option(help="Compress batches: smaller on disk and on the network.")
+    ] = None,
     timeout: Annotated[
         float | None, Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after this long.")
     ] = None,
@@ -78,8 +82,10 @@ def produce(
     """Write records to a topic, from arguments, a file or standard input, and wait until they are stored."""
     if chain is None and partitions is not None:
         raise UsageError("--partitions is for ordered topics: name their chain with --chain FILE")
-    if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders):
-        raise UsageError("--chain goes with neither --identity, --min-acks nor --forwarders: it is many writers' order")
+    if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders or compression is not None):
+        raise UsageError(
+            "--chain, the order of many writers, goes with none of --identity, --min-acks, --forwarders, --compression"
+        )
     # Mistakes in the options are told before there is any input.
     source.check()
     program.call_members(name)
@@ -87,7 +93,7 @@ def produce(
         from chappe.api.chain.configuration import ChainConfiguration
 
         ChainConfiguration.load(chain)
-    writer = LazyProducer(options.written_topic(topic), reach, identity, min_acks, chain, partitions)
+    writer = LazyProducer(options.written_topic(topic), reach, identity, min_acks, chain, partitions, compression)
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     throttle = None if rate is None else Throttle(rate)

@@ -14,6 +14,9 @@ Layout, little endian, every column padded to eight bytes::
                                           u16 length, name, u32 length, value
     values                                binary column
 
+With the flag COMPRESSED everything behind the header is one block (``chappe.log.compression``), with the columns that
+the other flags name. It is opened when somebody asks for a column, and stays as it is on wires and disks.
+
 With the flag SEALED, and no other, what follows the header is opaque: records that only a group can read, as
 ``chappe.sealing`` has them. Such a batch is never taken apart: a part of it is all of it, with a header that names
 fewer records, which whoever opens it then takes.
@@ -41,6 +44,7 @@ from crc32c import crc32c
 from chappe.data.given import as_bytes, as_text, pairs, two, utf8
 from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX
 from chappe.errors import ProtocolError, Sealed, UsageError
+from chappe.log.compression import check_block, pack, unpack
 from chappe.log.record import Column
 from chappe.log.record import Headers as Headers
 from chappe.log.record import Record as Record
@@ -62,7 +66,8 @@ VALUE_NULLS: Final = 16
 PLACED_LATER: Final = 2  # the first byte of what is sealed, where offsets are given later ...
 PLACE_AT: Final = 72  # ... and put there
 SEALED: Final = 32
-_ALL_FLAGS: Final = KEYS | KEY_NULLS | TIMESTAMPS | HEADERS | VALUE_NULLS
+COMPRESSED: Final = 64
+_ALL_FLAGS: Final = KEYS | KEY_NULLS | TIMESTAMPS | HEADERS | VALUE_NULLS | COMPRESSED
 
 
 def encode_headers(headers: Headers) -> bytes:
@@ -230,10 +235,25 @@ def encode_sealed(base: int, count: int, timestamp_min: int, timestamp_max: int,
     return b"".join((MAGIC, bytes((SEALED,)), _CRC.pack(crc), tail, *body))
 
 
+def compress(raw: bytes, codec: int) -> bytes:
+    """Return the same batch with its columns compressed; itself if that saves less than a tenth, or it is no plain one.
+
+    Args:
+        raw: A sound batch.
+        codec: Of ``chappe.log.compression``.
+    """
+    magic, flags, _, base, count, _, low, high = HEADER.unpack_from(raw)
+    block = None if flags & (SEALED | COMPRESSED) else pack(codec, memoryview(raw)[HEADER.size :])
+    if block is None:
+        return raw
+    tail = _TAIL.pack(base, count, HEADER.size + len(block), low, high)
+    return b"".join((magic, bytes((flags | COMPRESSED,)), _CRC.pack(crc32c(block, crc32c(tail))), tail, block))
+
+
 class Batch:
     """A parsed batch: the header as attributes, the columns as views into the bytes."""
 
-    __slots__ = ("_at", "_ordered", "base", "count", "flags", "raw", "timestamp_max", "timestamp_min")
+    __slots__ = ("_at", "_columns_raw", "_ordered", "base", "count", "flags", "raw", "timestamp_max", "timestamp_min")
 
     def __init__(
         self, raw: bytes | memoryview, flags: int, base: int, count: int, timestamp_min: int, timestamp_max: int
@@ -245,13 +265,15 @@ class Batch:
         self.timestamp_min = timestamp_min
         self.timestamp_max = timestamp_max
         self._at: dict[str, Column] | None = None
-        self._ordered = count == 1  # whether it is known that values do not overlap
+        self._columns_raw: memoryview | None = None  # behind the header, opened if it was compressed
+        self._ordered = count == 1 and not flags & COMPRESSED  # whether it is known that values do not overlap
 
     @classmethod
     def parse(cls, raw: bytes | memoryview, *, check: bool = True) -> Batch:
         """Read and check a batch; ``check=False`` skips the checksum of bytes that were checked before.
 
         It then also leaves the order of positions to callers that make values of them, which may raise ProtocolError.
+        So may every look at the columns of a compressed batch, of which only the sizes are checked here.
 
         Raises ProtocolError: anything about it is wrong; its text says what.
         """
@@ -267,6 +289,9 @@ class Batch:
             raise ProtocolError("batch whose checksum is wrong")
         batch = cls(raw, flags, base, count, low, high)
         if flags == SEALED:
+            return batch
+        if flags & COMPRESSED:
+            check_block(memoryview(raw)[HEADER.size :])
             return batch
         columns = batch._columns()
         if check and count > 1:
@@ -289,14 +314,24 @@ class Batch:
         """The sealed records; None if they are plain. Columns of a sealed batch raise ``errors.Sealed``."""
         return memoryview(self.raw)[HEADER.size :] if self.flags == SEALED else None
 
+    @property
+    def compressed(self) -> bool:
+        return bool(self.flags & COMPRESSED)
+
+    def _behind_header(self) -> memoryview:
+        if self._columns_raw is None:
+            raw = memoryview(self.raw)[HEADER.size :]
+            self._columns_raw = unpack(raw) if self.flags & COMPRESSED else raw
+        return self._columns_raw
+
     def _columns(self) -> dict[str, Column]:
         if self._at is not None:
             return self._at
         if self.flags == SEALED:
             raise Sealed("the records are sealed for a group: read them with an identity that belongs to it")
-        view = memoryview(self.raw)
+        view = self._behind_header()
         flags = self.flags
-        at = HEADER.size + (8 * self.count if flags & TIMESTAMPS else 0)
+        at = 8 * self.count if flags & TIMESTAMPS else 0
         found: dict[str, Column] = {}
         if flags & KEYS:
             found["keys"], at = _find_column(view, at, self.count, bool(flags & KEY_NULLS))
@@ -331,7 +366,8 @@ class Batch:
         """The timestamps as i64, little endian; None if all are ``timestamp_min``."""
         if not self.flags & TIMESTAMPS:
             return None
-        return memoryview(self.raw)[HEADER.size : HEADER.size + 8 * self.count]
+        self._columns()
+        return self._behind_header()[: 8 * self.count]
 
     def timestamps(self) -> Sequence[int]:
         raw = self.timestamp_bytes()

@@ -314,7 +314,7 @@ class RecordsTooOld:
 
 @dataclass(frozen=True, slots=True)
 class RecordsRefused:
-    """Records of a sealed topic were not delivered, as they could not be opened; comes at most once a second.
+    """Records of a sealed topic, or compressed ones, could not be opened and were left out; told at most once a second.
 
     These are the last of ``count`` since the event before.
     """

@@ -35,7 +35,7 @@ from chappe.defaults import (
 from chappe.errors import RecordTooLarge, StorageError, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.answering import Answering, KeptBatches, KeptBytes
-from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
+from chappe.log.batch import Batch, Headers, compress, encode_batch, encode_headers, rebase
 from chappe.log.events import IdentityBehind, WritesRefused, WritesResumed
 from chappe.log.messages import (
     Ack,
@@ -119,6 +119,7 @@ class LogProducer:
         clock: Gives the time to records that come without one.
         seal: Returns the batch to publish and keep instead, with the same records: a sealed one if the topic is sealed
             for a group.
+        codec: Of ``chappe.log.compression``; 0: batches are not compressed.
     """
 
     def __init__(
@@ -134,10 +135,12 @@ class LogProducer:
         subscriptions: PeerSubscriptions | None = None,
         kept: KeptBytes | None = None,
         seal: Seal | None = None,
+        codec: int = 0,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
         self._clock = clock
         self._seal = seal
+        self._codec = codec
         self._limits = limits
         self._batch_bytes = limits.batch_bytes
         self.topic = topic
@@ -291,8 +294,9 @@ class LogProducer:
         body = encode_batch(
             base, values, now_us, timestamps=stamps, keys=keys, headers=headers, positions=self._positions
         )
-        sealed = self.sealed(body)
-        shown: Sequence[bytes | None] = values if sealed is body else ()
+        packed = self.packed(body)
+        sealed = self.sealed(packed)
+        shown: Sequence[bytes | None] = values if sealed is packed else ()
         return self._durable(_Persisting(base, self.next_offset, sealed, shown, gathered=True), now)
 
     def append_batch(self, raw: bytes, now: float) -> list[Effect]:
@@ -311,11 +315,18 @@ class LogProducer:
         batch = Batch.parse(body, check=False)
         if batch.sealed is not None:
             raise UsageError("a batch that is sealed already cannot be sent again: only its producer can seal it")
-        sealed = self.sealed(body)
+        if batch.compressed:
+            batch.check_order()  # its columns are not looked at before
+        packed = self.packed(body)
+        sealed = self.sealed(packed)
         if len(sealed) > BATCH_BYTES_MAX:
             raise RecordTooLarge(f"the sealed batch has {len(sealed)} bytes, at most {BATCH_BYTES_MAX} are possible")
-        values = batch.values() if sealed is body and self._subscriptions.originals(self._raw_topic) else []
+        values = batch.values() if sealed is packed and self._subscriptions.originals(self._raw_topic) else []
         return self._durable(_Persisting(base, batch.next, sealed, values, gathered=False), now)
+
+    def packed(self, body: bytes) -> bytes:
+        """Return a batch as it is sealed and published: itself, or compressed."""
+        return compress(body, self._codec) if self._codec else body
 
     def sealed(self, body: bytes) -> bytes:
         """Return a batch as it is published: itself, or sealed."""

@@ -102,7 +102,8 @@ def _runs(staged: Sequence[Batch], limits: LogLimits) -> Iterator[list[Batch]]:
     run: list[Batch] = []
     size = count = 0
     for batch in staged:
-        small = batch.sealed is None and len(batch.raw) < limits.small_batch_bytes  # what cannot be read stays as it is
+        # Sealed records cannot be read here, and compressed ones would be opened, and lie there without compression.
+        small = batch.sealed is None and not batch.compressed and len(batch.raw) < limits.small_batch_bytes
         fits = size + len(batch.raw) <= limits.batch_bytes and count + batch.count <= BATCH_RECORDS_MAX
         if run and not (small and fits and run[-1].next == batch.base):
             yield run

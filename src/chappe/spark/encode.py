@@ -22,6 +22,7 @@ from chappe.arrow_rows import parts, plain
 from chappe.data.topic import check_topic
 from chappe.defaults import KIB, MIB
 from chappe.errors import UsageError
+from chappe.log.batch import compress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +48,8 @@ class RowEncoder:
 
     Every method raises UsageError or RecordTooLarge for rows that cannot be written; the text names the column. Without
     a ``topic`` it is taken from the column. ``partitions`` says how many a topic has: rows with a key go to the one
-    that it belongs to, those without all to one, which ``turn`` chooses.
+    that it belongs to, those without all to one, which ``turn`` chooses. ``codec``, of ``chappe.log.compression``,
+    compresses the pieces; 0 does not.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class RowEncoder:
         topic: str | None,
         partitions: Callable[[str], int] = lambda topic: 1,
         turn: int = 0,
+        codec: int = 0,
     ) -> None:
         self._columns = columns
         self._topic = topic
         self._partitions = partitions
         self._turn = turn
+        self._codec = codec
         # Rows that are too few for a batch of their partition.
         self._waiting: dict[tuple[str, int], list[pa.RecordBatch]] = {}
         self._sizes: Counter[tuple[str, int]] = Counter()  # the bytes of each ...
@@ -88,7 +92,8 @@ class RowEncoder:
         self._size -= self._sizes.pop(key)
         topic, partition = key
         for part in parts(held[0] if len(held) == 1 else pa.concat_batches(held), now_us):
-            yield EncodedPiece(topic, part.encode(), part.rows, partition)
+            raw = part.encode()
+            yield EncodedPiece(topic, compress(raw, self._codec) if self._codec else raw, part.rows, partition)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not batch.num_rows:

@@ -19,6 +19,7 @@ from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS
 from chappe.data.topic import check_topic
 from chappe.errors import UsageError
+from chappe.log.compression import CODECS
 from chappe.reading.bounds import Bound, Moment, TopicRead
 from chappe.reading.fetch import PATIENCE_S
 from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
@@ -306,7 +307,7 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 SINK_NAMES: Final = (
     "stores", "towers", "chain", "topic", "minAcks", "writeId", "writeBatch", "writeAgain", "orderBy", "fetchTimeout",
-    "identity",
+    "identity", "compression",
 )  # fmt: skip
 # Spark hands these over too: they are for itself.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -338,6 +339,7 @@ class SinkOptions:
     write_again: str | None = None
     security: LogSecurity = None  # who writes, if stores have keys
     chain: str | None = None  # the file with the configuration of a chain of stores, which is the home of the sink
+    codec: int = 0  # of ``chappe.log.compression``
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -362,6 +364,7 @@ class SinkOptions:
             option(options, "writeAgain", "the id of a query, as the error names it", _query, None),
             identity_of(options),
             _chain(options),
+            option(options, "compression", "zstd or lz4", CODECS.get, 0),
         )
 
 

@@ -62,6 +62,7 @@ class _Plan:
     topic: str | None
     place: SinkStores | ChainPlace
     min_acks: int
+    codec: int
 
     @classmethod
     def make(cls, options: SinkOptions, schema: StructType) -> _Plan:
@@ -71,7 +72,7 @@ class _Plan:
             place = ChainPlace(options.chain, options.patience_s, options.security)
         else:
             place = SinkStores(options.stores, options.towers, options.patience_s, options.security).known()
-        return cls(columns, options.topic, place, options.min_acks)
+        return cls(columns, options.topic, place, options.min_acks, options.codec)
 
     def settle(self, sink: Sink, batch: int) -> Home:
         if isinstance(self.place, ChainPlace):
@@ -168,7 +169,7 @@ def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Hom
             pass
     else:
         try:
-            encoder = RowEncoder(plan.columns, plan.topic, staging.partitions, task)
+            encoder = RowEncoder(plan.columns, plan.topic, staging.partitions, task, plan.codec)
             for each in sort_rows(batches, plan.columns.order) if plan.columns.order else batches:
                 for piece in encoder.add(each):
                     staging.put(piece)

@@ -20,6 +20,7 @@ from chappe.api.identity import state_directory
 from chappe.api.log.discovery import discover
 from chappe.api.log.producer import Producer
 from chappe.errors import ChappeError, IdentityInUse, StorageError, StorageFormat, StorageLocked, UsageError
+from chappe.log.compression import Compression
 from chappe.runtime.log_seats import Where
 from chappe.system.disk import FileLock
 from chappe.system.places import users
@@ -79,12 +80,12 @@ class KeptPartitions:
                 yield home
 
     @contextmanager
-    def producer(self, min_acks: int = 1) -> Iterator[Producer]:
+    def producer(self, min_acks: int = 1, compression: Compression | None = None) -> Iterator[Producer]:
         """Yield a producer in a kept partition, or in a new one.
 
         With ``min_acks`` 0 nothing confirms that all is stored, and no partition is kept.
         """
-        arguments = {**self._where, "min_acks": min_acks}
+        arguments = {**self._where, "min_acks": min_acks, "compression": compression}
         with ExitStack() as ending:
             slots = ending.enter_context(closing(self.free()))
             home = next(slots, None) if min_acks else None

@@ -28,6 +28,7 @@ from chappe.data.topic import check_topic
 from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.batch import Batch, as_batch, as_headers
+from chappe.log.compression import Compression, check_compression
 from chappe.log.events import ConnectionRefused, IdentityBehind, IdentityClash, PermissionsChanged, Stopped
 from chappe.log.member import LogProducers
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
@@ -71,6 +72,9 @@ class Producer(Closeable):
             offsets. After a restart new records are first published when the stores have reported their ends of the
             partition, after 3 s at the latest. None: new partitions.
         directory: Where identities are kept; the user's data directory by default.
+        compression: The codec of batches, ``"zstd"`` or ``"lz4"``; None: they are not compressed. They stay so on wires
+            and disks, and whoever reads them opens them. A batch that would not get a tenth smaller, such as a single
+            short record, stays as it is; originals of Dafka get plain records.
         name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``sensor.py@web1``.
         security: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for the identity that ``CHAPPE_IDENTITY``
@@ -95,10 +99,12 @@ class Producer(Closeable):
         on_full: Literal["block", "error"] = "block",
         identity: str | None = None,
         directory: str | Path | None = None,
+        compression: Compression | None = None,
         name: str | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        codec = check_compression(compression)
         self._name = program.label(name)
         where = Where.parse(tower, listen, forwarders, security)
         self._where = where
@@ -139,6 +145,7 @@ class Producer(Closeable):
             buffer_bytes=max(buffer_bytes, BATCH_BYTES),
             block=on_full == "block",
             sealing=sealing,
+            codec=codec,
         )
         self._writers = self._topics.by_topic
         self.lock = self._lock = self._node.lock

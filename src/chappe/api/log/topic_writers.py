@@ -59,6 +59,7 @@ class TopicWriters:
         buffer_bytes: Bound of the bytes that no store has yet, of all topics.
         block: Wait at the bound instead of raising.
         sealing: Seals records for groups; None if nothing can be sealed.
+        codec: Of ``chappe.log.compression``; 0: batches are not compressed.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class TopicWriters:
         buffer_bytes: int,
         block: bool,
         sealing: Sealing | None = None,
+        codec: int = 0,
     ) -> None:
         self.by_topic: dict[str, TopicWriter] = {}
         self.node = node
@@ -88,6 +90,7 @@ class TopicWriters:
         self._journals = journals
         self._deliveries = deliveries
         self._min_acks = min_acks
+        self._codec = codec
         batch_bytes = LOG_LIMITS.batch_bytes
         bulk_bytes = min(LOG_LIMITS.bulk_bytes, max(batch_bytes, buffer_bytes // BULKS))
         self._plain = replace(LOG_LIMITS, bulk_bytes=bulk_bytes)
@@ -121,6 +124,7 @@ class TopicWriters:
             subscriptions=self.cores.subscriptions,
             kept=self.cores.kept,
             seal=None if self.sealing is None else partial(self.sealing.seal, topic),
+            codec=self._codec,
             limits=self._sealed if self.sealing is not None and self.sealing.seals(topic) else self._plain,
         )
         made = TopicWriter(core, journal, self)
@@ -287,7 +291,7 @@ class TopicWriter:
         else:
             body = encode_record(offset, value, stamp)
         try:
-            journal.pend(self.core.sealed(body))
+            journal.pend(self.core.sealed(self.core.packed(body)))
         except StorageError:
             self.core.take_back(offset)
             raise
