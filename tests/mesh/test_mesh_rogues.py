@@ -239,6 +239,14 @@ def test_what_is_published_is_taken_from_where_its_origin_is(rig: Rig) -> None:
     assert rig.core.dropped == 9
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_what_is_refused_for_its_origin_may_have_any_number(rig: Rig, number: int) -> None:
+    rogue = Peer(rig, GREATER)
+    rogue.send(rogue.publication(b"/a", b"forged", FAR, number))
+    rig.pass_time(EARLY_S)
+    assert (rig.core.dropped, rig.closed, rig.core.invariants()) == (1, {}, [])
+
+
 def test_numbers_in_anothers_name_silence_nobody() -> None:
     rig = Rig(limits=MeshLimits(seen_max=16))
     rig.want(b"/a")

@@ -920,6 +920,24 @@ def test_of_what_nobody_may_bring_its_origin_is_told(rig: Rig, count: int) -> No
     assert sum(each.count for each in told) == count
 
 
+@pytest.mark.parametrize("count", [1, EARLY_MAX + 2])
+def test_what_is_refused_is_confirmed_in_its_turn(rig: Rig, count: int) -> None:
+    """Its neighbour would keep it, and wait with later messages, for as long as the link stands."""
+    friend = Peer(rig, SMALLER)
+    friend.send(friend.state(chappe=(VICTIM,)))
+    friend.send(*[friend.publication(b"/a", b"", GREATER, number) for number in range(1, count + 1)])
+    rig.pass_time(EARLY_S / 2)
+    assert numbers_confirmed(friend) == [count - EARLY_MAX] * (count > EARLY_MAX)
+    rig.pass_time(EARLY_S)
+    assert numbers_confirmed(friend)[-1] == count
+    assert rig.core.invariants() == []
+
+
+def numbers_confirmed(peer: Peer) -> list[int]:
+    entries = [parse_entries(each.payload) for each in peer.messages() if each.kind == CONFIRM]
+    return [number for each in entries for _, number in each]
+
+
 def test_what_waits_for_news_is_not_taken_from_who_is_gone(rig: Rig) -> None:
     old, new = Peer(rig, SMALLER), Peer(rig, GREATER)
     old.send(old.state(chappe=(VICTIM, GREATER)))

@@ -1300,8 +1300,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "news-of-an-origin-not-waited-for",
         "mesh",
         "mesh/forwarding/routing.py",
-        "                if not self._early.keep(link, body, self.settled, now):",
-        "                if body:",
+        "                for each in self._early.keep(link, body, self.settled, now):",
+        "                for each in [(link, body)]:",
         "nothing is lost while a way exists",
     ),
     Plant(

@@ -11,7 +11,8 @@ Messages that came before the news that their origin is behind who brings them.
 
 When a link comes, what goes over it may be faster than what is told of it: a link state counts only from where its
 endpoint is known to be, which may be the longer way, and is not passed on to a neighbour of its endpoint. So what
-nobody may bring yet waits for a moment, in the order in which it came. Nothing of it is confirmed meanwhile.
+nobody may bring yet waits for a moment, in the order in which it came. It is confirmed once it is taken or refused; in
+that order, as a confirmation counts for all that came before on the same tree.
 
 ``Turn`` collects the effects of the frames of one call.
 """
@@ -99,13 +100,14 @@ class Early:
         self._bytes = 0
         self._looked = -1  # what the network was when it was tried last
 
-    def keep(self, link: Link, body: bytes, network: int, now: float) -> bool:
-        """Let a message wait; return False if too much does."""
-        if len(self._waiting) >= EARLY_MAX or self._bytes + len(body) > EARLY_BYTES_MAX:
-            return False
+    def keep(self, link: Link, body: bytes, network: int, now: float) -> list[tuple[Link, bytes]]:
+        """Let a message wait; remove and return the oldest ones where too much does, as ``give_up``."""
         self._add(now + EARLY_S, link, body)
         self._looked = network
-        return True
+        found = []
+        while len(self._waiting) > EARLY_MAX or self._bytes > EARLY_BYTES_MAX:
+            found.append(self._remove())
+        return found
 
     def _add(self, until: float, link: Link, body: bytes) -> None:
         self._waiting.append((until, link, body))
@@ -126,14 +128,18 @@ class Early:
             except LossesElsewhere:
                 self._add(until, link, body)
 
-    def give_up(self, now: float) -> list[bytes]:
-        """Remove and return the frames whose wait is over."""
+    def give_up(self, now: float) -> list[tuple[Link, bytes]]:
+        """Remove and return the messages whose wait is over, each with the link that brought it."""
         found = []
-        while self._waiting and self._waiting[0][0] <= now:
-            found.append(self._waiting.popleft()[2])
-            self._bytes -= len(found[-1])
-        self.due = self._waiting[0][0] if self._waiting else inf
+        while self.due <= now:
+            found.append(self._remove())
         return found
+
+    def _remove(self) -> tuple[Link, bytes]:
+        _, link, body = self._waiting.popleft()
+        self._bytes -= len(body)
+        self.due = self._waiting[0][0] if self._waiting else inf
+        return link, body
 
 
 class _Origin:

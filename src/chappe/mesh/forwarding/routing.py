@@ -379,8 +379,8 @@ class Router:
                     if link.ended:
                         break
             except LossesElsewhere:
-                if not self._early.keep(link, body, self.settled, now):
-                    self._refuse(body)
+                for each in self._early.keep(link, body, self.settled, now):
+                    self._refuse(*each)
             except ProtocolError:
                 self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
             except Exception as defect:
@@ -428,9 +428,11 @@ class Router:
         self._early.try_again(self.settled, take)
         self.outboxes.source = source
 
-    def _refuse(self, body: bytes) -> None:
+    def _refuse(self, link: Link, body: bytes) -> None:
         """Tell the origin of a refused body: another member sent this in its name, or the news take too long."""
         try:
+            if self.links.get(link.peer_id) is link:
+                self.trees.refuse(link, body)
             messages = parse_publications(inner(body), NOBODY)
         except ProtocolError:
             self.drops.add("which could not be read")
@@ -642,6 +644,8 @@ class Router:
         self.outboxes.note_drops()
         if self.holds.due <= now:
             self.trees.hold(now)
+        for early in self._early.give_up(now):
+            self._refuse(*early)
         if self.trees.confirm_at <= now:
             self.trees.confirm()
         if self.trees.order.due <= now:
@@ -651,8 +655,6 @@ class Router:
             lasts += self.lasts.ask(now)
         if self.lasts.answer_at <= now:
             self.lasts.answer(now)
-        for body in self._early.give_up(now) if self._early.due <= now else ():
-            self._refuse(body)
         losses, reports = self.losses.take(now, self.seen.take_late)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now), *self.group_keys.say(now), *self.handing_on.say(now)]

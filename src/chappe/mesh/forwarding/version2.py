@@ -174,6 +174,15 @@ class Trees(Published):
         topic, payload = body[HEAD_BYTES:end], body[end:stop]
         return Message(topic, payload, kind & 0xF, link.peer_id, NOBODY, 0, origin, number, published, place)
 
+    def refuse(self, link: Link, body: bytes) -> None:
+        """Confirm a body that is not taken: its neighbour would keep it for as long as the link stands."""
+        origin, number, above, _ = parse_head(body)
+        known = self._above.get(link.peer_id, _NONE)
+        if above in known and (branch := known[above]).origin == origin and number > branch.came:
+            branch.came = number
+            self._unconfirmed[branch] = None
+            self.confirm_at = -inf
+
     def branch(self, link: Link, body: bytes) -> Branch | None:
         """Return the tree along which a body came; None if that was on a detour, whose beginning waits for nobody."""
         _, _, above, kind, _, _, _ = unpack_head(body)
