@@ -12,7 +12,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from typing import Any, Final
 from tests.worlds.ground_faults import GroundFaults
 from tests.worlds.residents import Life, Place, Resident
 
+from chappe.errors import Closed
 from chappe.sim.world import Excused, Outcome, SimWorld, Violation
 from chappe.testing.ground import Ground
 from chappe.testing.world import World as TestWorld
@@ -74,6 +76,17 @@ class Stage(TestWorld):
     def steps(self) -> int:
         """How often something was done so far."""
         return self._scheduler.steps
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """As every world; a program that is killed while it waits there ends, as its thread would."""
+        host = self.host(name)
+        try:
+            with super().on(name):
+                yield
+        except Closed:
+            if not host.killed:
+                raise
 
     # -- what the network does beside cuts ------------------------------------------------------------------
 
