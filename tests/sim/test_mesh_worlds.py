@@ -10,7 +10,6 @@ import pytest
 from tests.sources import needs_sources
 from tests.worlds.__main__ import main
 from tests.worlds.mesh.real.scenario import Mesh
-from tests.worlds.mesh.rules import RuledMesh
 from tests.worlds.mesh.subjects import EndpointSubject
 
 from chappe.core import Effect
@@ -35,12 +34,6 @@ def test_every_promise_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := Mesh(seed).play().failure) is not None}
 
     assert failed == {}  # replay with: python -m tests.worlds --scenario mesh --seed N -v
-
-
-def test_every_promise_is_kept_where_permissions_change() -> None:
-    failed = {seed: found for seed in range(6) if (found := RuledMesh(seed).play().failure) is not None}
-
-    assert failed == {}  # replay with: python -m tests.worlds --scenario mesh-rules --seed N -v
 
 
 def test_a_world_without_faults_is_calm() -> None:

@@ -17,10 +17,12 @@ from typing import Final
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from chappe.errors import ConfigError
 from chappe.permissions.rules import Group, Identity, Permissions, Rule
-from chappe.permissions.text import Check
+from chappe.permissions.text import Check, moment, signed, with_group, with_identity, with_line
 from chappe.sealing.chain import KeyChain, KeyShelf, read_chain
 from chappe.sealing.epochs import Change, GroupAuthority, GroupKeys
 from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer, verifier
@@ -51,13 +53,44 @@ def sign_of(name: str) -> Sign:
 
 
 @cache
-def _points(name: str) -> tuple[bytes, bytes]:
+def pem_of(name: str) -> bytes:
+    """The file of somebody's keys, as ``chappe keys`` writes it."""
+    keys = _signing(name), X25519PrivateKey.from_private_bytes(private_of(name))
+    form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    return b"".join([each.private_bytes(*form) for each in keys])
+
+
+@cache
+def points_of(name: str) -> tuple[bytes, bytes]:
+    """Somebody's public keys: of X25519, and to check what is signed."""
     return public_of(private_of(name)), point_of(_signing(name).public_key())
 
 
 @cache
-def _check() -> Check:
+def authority_check() -> Check:
+    """What checks the authority's signatures."""
     return verifier(point_of(_signing("the authority").public_key()))
+
+
+def signed_file(permissions: Permissions) -> bytes:
+    """The file of these permissions, as the authority has signed it."""
+    lines = [
+        f"version = {permissions.version}",
+        f"issued = {moment(permissions.issued)}",
+        f"expires = {moment(permissions.expires)}",
+    ]
+    for rule in permissions.rules:
+        lines += ["[[rules]]", f"{'allow' if rule.allow else 'deny'} = {sorted(rule.verbs)}"]
+        lines += [f"{key} = {sorted(some)}" for key, some in (("roles", rule.roles), ("names", rule.names)) if some]
+        lines.append(f"topics = {list(rule.topics)}")
+    text = "\n".join(lines)
+    for each in permissions.identities.values():
+        text = with_identity(text, each)
+        if each.revoked is not None:
+            text = with_line(text, each.name, "revoked", each.revoked)
+    for group in permissions.sealed:
+        text = with_group(text, group)
+    return signed(text.encode(), sign_of("the authority"))
 
 
 class Authority:
@@ -91,7 +124,7 @@ class Authority:
         self._rules = rules
         self._identities: dict[str, Identity] = {}
         for name in names:
-            curve, signs = _points(name)
+            curve, signs = points_of(name)
             self._identities[name] = Identity(name, "member", curve, endpoint_of(name), FAR, signs=signs)
         self._topics = {name: topics for name, (topics, _) in groups.items()}
         self.members = {name: set(members) for name, (_, members) in groups.items()}
@@ -219,7 +252,7 @@ class Machine:
         self.authority = authority
         self.version = 0
         self._keeps = keeps
-        self._shelf = KeyShelf(_check())
+        self._shelf = KeyShelf(authority_check())
         self._files: dict[str, bytes] = {}
         self._copied = 0
         self.copy()
@@ -243,7 +276,7 @@ class Machine:
         """Somebody puts all files of the authority here."""
         for group, chain in self.authority.chains.items():
             self._files[group] = chain.raw()
-            self._shelf.put(group, read_chain(self._files[group], group, _check()))
+            self._shelf.put(group, read_chain(self._files[group], group, authority_check()))
         self.version = self._copied = len(self.authority.versions)
 
     def copy_permissions(self) -> None:
@@ -254,9 +287,9 @@ class Machine:
         """The program begins anew: what was heard is gone, and what was handed on if it is not kept."""
         if self._keeps:
             self._files = {group: self._shelf.raw(group) for group in self._files}
-        self._shelf = KeyShelf(_check())
+        self._shelf = KeyShelf(authority_check())
         for group, raw in self._files.items():
-            self._shelf.put(group, read_chain(raw, group, _check()))
+            self._shelf.put(group, read_chain(raw, group, authority_check()))
         self.version = self.version if self._keeps else self._copied
 
     def held(self) -> HeldGroups:

@@ -9,10 +9,13 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
+from tests.worlds.sealing import points_of, signed_file
+
 from chappe.mesh.rules import MeshRules
 from chappe.permissions.rules import Identity, Permissions, Rule
+from chappe.sim.world import WALL_START_US
 
-NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
+NOW: Final = datetime.fromtimestamp(WALL_START_US / 1e6, UTC)
 END: Final = NOW + timedelta(days=365)
 PATTERNS: Final = ("*", "*", "/a*", "/a", "/b", "/c*")
 DENIED: Final = ("/a/x", "/a*", "/c*", "*")
@@ -65,6 +68,7 @@ class Charter:
         self._named = {name for name in map("e{}".format, range(MANY)) if self._rng.random() < NAMED}
         self._all_forward = self._rng.random() < 0.5  # always
         self._made: dict[tuple[int, str], MeshRules] = {}
+        self._files: dict[int, bytes] = {}
         self.draw()
 
     def id_of(self, name: str) -> bytes | None:
@@ -92,10 +96,20 @@ class Charter:
         self.versions.append(Version(len(self.versions) + 1, tuple(lines), names))
         return self.versions[-1]
 
-    def take(self, name: str, number: int, now: float) -> MeshRules:
-        """Somebody goes by a version from now on; what its core is handed."""
+    def file(self, number: int) -> bytes:
+        """The file of a version, as the authority has signed it."""
+        if number not in self._files:
+            self._files[number] = signed_file(self._permissions(self.versions[number - 1]))
+        return self._files[number]
+
+    def took(self, name: str, number: int, now: float) -> None:
+        """Somebody goes by a version from now on."""
         self.held[name] = number
         self.given.append((now, name, number))
+
+    def take(self, name: str, number: int, now: float) -> MeshRules:
+        """Somebody goes by a version from now on; what its core is handed."""
+        self.took(name, number, now)
         found = self._made.get((number, name))
         if found is None:
             found = self._made[number, name] = self._make(self.versions[number - 1], name)
@@ -126,17 +140,16 @@ class Charter:
         )
 
     def _make(self, version: Version, own: str) -> MeshRules:
+        return MeshRules(self._permissions(version), NOW, b"%d" % version.number, own)
+
+    def _permissions(self, version: Version) -> Permissions:
         identities = {}
         for name in map("e{}".format, range(MANY)):
-            id = self.id_of(name)
-            curve = name.encode().ljust(32, b"\0")
-            identities[name] = Identity(name, "member", curve, None if id is None else UUID(bytes=id), END, b"")
-        rules = tuple(
-            [
-                Rule(allows, frozenset((verb,)), frozenset(), frozenset((name,)), (pattern,))
-                for allows, verb, name, pattern in version.lines
-            ]
-        )
+            id, (curve, signs) = self.id_of(name), points_of(name)
+            identities[name] = Identity(name, "member", curve, None if id is None else UUID(bytes=id), END, signs)
+        rules = [
+            Rule(allows, frozenset((verb,)), frozenset(), frozenset((name,)), (pattern,))
+            for allows, verb, name, pattern in version.lines
+        ]
         by_curve = {each.curve: each for each in identities.values()}
-        permissions = Permissions(version.number, NOW, END, identities, rules, by_curve)
-        return MeshRules(permissions, NOW, b"%d" % version.number, own)
+        return Permissions(version.number, NOW, END, identities, tuple(rules), by_curve)

@@ -49,6 +49,7 @@ class RealEndpoint(EndpointSubject):
         with self.world.stage.on(name):
             self.face = Endpoint(
                 id=str(UUID(bytes=own_id)),
+                security=world.security(self),
                 forwarding=options.forwarding,
                 paths=options.paths,
                 on_full=options.peer_policy.value,

@@ -11,11 +11,12 @@ from tests.worlds.mesh.paces import SURPLUS
 from tests.worlds.mesh.real.endpoints import RealEndpoint
 from tests.worlds.mesh.real.wires import RealOriginal, RealRogue, Written
 from tests.worlds.mesh.scenario import MeshScenario
-from tests.worlds.mesh.subjects import SURPLUS_MAX
-from tests.worlds.stage import Stage, StagedWorld
+from tests.worlds.mesh.subjects import SURPLUS_MAX, EndpointSubject
+from tests.worlds.stage import Replaced, Stage, StagedWorld
 
 from chappe.api.mesh import hosting, subscriber
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
+from chappe.security import Keys, Security
 from chappe.sim.streams import PREFIX, StreamSide
 from chappe.sim.world import WALL_START_US, Settings, Violation
 
@@ -23,7 +24,7 @@ from chappe.sim.world import WALL_START_US, Settings, Violation
 class Mesh(StagedWorld, MeshScenario):
     """The mesh as users run it: the API's own objects, sockets' buffers and threads' turns."""
 
-    endpoint = RealEndpoint
+    endpoint: Callable[..., EndpointSubject] = RealEndpoint
     original = RealOriginal
     rogue = RealRogue
     net: Any = None
@@ -43,17 +44,22 @@ class Mesh(StagedWorld, MeshScenario):
         self.careless = False  # the API always looks whether there is room
 
     def _wired(self, windows: Sequence[int] | None) -> tuple[Any, Any]:
-        self.stage = Stage(
-            self,
-            [
-                (hosting, "EndpointCore", self._core),
-                (subscriber, "SURPLUS_MESSAGES_MAX", SURPLUS if self.paces else SURPLUS_MAX),
-            ],
-        )
+        self.stage = Stage(self, self.replaced())
         streams = self.stage.streams
         streams.look = self._written
         streams.windows = windows or streams.windows
         return self.stage.net, streams
+
+    def replaced(self) -> list[Replaced]:
+        """What means something else while this world is played."""
+        return [
+            (hosting, "EndpointCore", self._core),
+            (subscriber, "SURPLUS_MESSAGES_MAX", SURPLUS if self.paces else SURPLUS_MAX),
+        ]
+
+    def security(self, host: RealEndpoint) -> Security | Keys:
+        """The keys of an endpoint that begins."""
+        return None
 
     def _core(self, own_id: bytes, options: EndpointOptions, now: float) -> EndpointCore:
         """Make a core with the limits and numbers of this world, which raises what is a defect."""

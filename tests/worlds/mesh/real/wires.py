@@ -1,9 +1,13 @@
-"""Connections that carry bytes: what is written on them as frames, and hosts of the simulator at their ends."""
+"""Connections that carry bytes: what is written on them as frames, and hosts of the simulator at their ends.
+
+Before the frames of a connection with certificates there are records in which they are said; see ``certificates``.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tests.worlds.certificates import ALERT, HEAD_BYTES, SAID
 from tests.worlds.mesh.base import WiredHost
 from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.rogues import RogueHost
@@ -21,8 +25,14 @@ class Frames:
         """Take bytes; return the frames that are complete now."""
         data, at = b"".join([self._rest, *pieces]), 0
         found = []
-        while len(data) >= at + PREFIX and len(data) >= (end := at + PREFIX + int.from_bytes(data[at : at + PREFIX])):
-            found.append(data[at:end])
+        while len(data) > at + PREFIX:
+            if data.startswith((SAID, ALERT), at):  # no frame is so large
+                end = at + HEAD_BYTES + int.from_bytes(data[at + PREFIX - 1 : at + HEAD_BYTES])
+            else:
+                end = at + PREFIX + int.from_bytes(data[at : at + PREFIX])
+            if len(data) < end:
+                break
+            found += [] if data[at] else [data[at:end]]
             at = end
         self._rest = data[at:]
         return found
