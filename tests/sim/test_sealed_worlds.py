@@ -12,14 +12,17 @@ from tests.worlds.sealed.scenario import Sealed
 from tests.worlds.sealing import private_of
 
 from chappe.permissions.rules import Group
+from chappe.runtime.mesh_rules import KeysWatch
 from chappe.sealing.chain import KeyShelf
 from chappe.sealing.epochs import GroupAuthority, GroupKeys
 from chappe.sealing.in_log import RecordOpening, RecordSealing
+from chappe.sealing.in_mesh import MeshSealing
 from chappe.sealing.messages import Lives
 from chappe.sealing.primitives import public_of
 from chappe.sealing.records import Opener, Sealer
 from chappe.sealing.ring import HeldGroups, Ring
 from chappe.sim.world import Settings
+from chappe.storage.sealed_files import SealedGroups
 
 CHUNK = 5
 KINDS = (Sealed, SealedMesh)
@@ -130,6 +133,18 @@ def test_records_that_are_not_sealed_are_caught(monkeypatch: pytest.MonkeyPatch)
     caught(Sealed, "secrets", range(3))
 
 
-def test_messages_that_come_again_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lives, "refusal", lambda self, frame: "")
-    caught(SealedMesh, "forgeries", range(3))
+IN_THE_MESH = (  # what is broken, and the promise that some world shows it by
+    (Lives, "refusal", lambda self, frame: "", "forgeries"),  # messages that come again
+    (MeshSealing, "seal", lambda self, topic, payload, *rest: payload, "completeness"),  # what is not sealed
+    (KeysWatch, "take", lambda self, group, raw: False, "secrets"),  # keys that are handed on and not taken
+    (SealedGroups, "look", lambda self, now: None, "secrets"),  # files that nobody looks at
+    (MeshSealing, "_try_again", lambda self: [], "completeness"),  # what waited for keys
+)
+
+
+@pytest.mark.parametrize(("kind", "method", "broken", "promise"), IN_THE_MESH, ids=[each[1] for each in IN_THE_MESH])
+def test_what_seals_badly_in_the_mesh_is_caught(
+    kind: type, method: str, broken: object, promise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, method, broken)
+    caught(SealedMesh, promise, range(3))

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from tests.worlds.sealing import points_of, signed_file
 
-from chappe.mesh.rules import MeshRules
 from chappe.permissions.rules import Identity, Permissions, Rule
 from chappe.sim.world import WALL_START_US
 
@@ -67,18 +66,12 @@ class Charter:
         self._rng = Random(f"charter {seed}")
         self._named = {name for name in map("e{}".format, range(MANY)) if self._rng.random() < NAMED}
         self._all_forward = self._rng.random() < 0.5  # always
-        self._made: dict[tuple[int, str], MeshRules] = {}
         self._files: dict[int, bytes] = {}
         self.draw()
 
     def id_of(self, name: str) -> bytes | None:
         """The endpoint id that a certificate names; None if it names none."""
         return sha256(f"{self._seed} {name}".encode()).digest()[:16] if name in self._named else None
-
-    def named(self, name: str) -> tuple[bytes, ...]:
-        """The same, as a peer sees it."""
-        found = self.id_of(name)
-        return () if found is None else (found,)
 
     def draw(self, *, all_forward: bool = False) -> Version:
         """Another version."""
@@ -107,19 +100,6 @@ class Charter:
         self.held[name] = number
         self.given.append((now, name, number))
 
-    def take(self, name: str, number: int, now: float) -> MeshRules:
-        """Somebody goes by a version from now on; what its core is handed."""
-        self.took(name, number, now)
-        found = self._made.get((number, name))
-        if found is None:
-            found = self._made[number, name] = self._make(self.versions[number - 1], name)
-        return found
-
-    def read(self, name: str, raw: bytes) -> int | None:
-        """Which version a file is that somebody hands on, if it is newer and no forgery."""
-        number = int(raw) if raw.isdigit() else 0
-        return number if self.held[name] < number <= len(self.versions) else None
-
     def between(self, start: float, stop: float) -> list[Version]:
         """The versions that anybody went by in between, and those between these."""
         held: dict[str, int] = {}
@@ -138,9 +118,6 @@ class Charter:
         return len({each.forwarders for each in found}) == 1 and all(
             each.publishes(publisher, topic) and each.gets(receiver, topic) for each in found
         )
-
-    def _make(self, version: Version, own: str) -> MeshRules:
-        return MeshRules(self._permissions(version), NOW, b"%d" % version.number, own)
 
     def _permissions(self, version: Version) -> Permissions:
         identities = {}

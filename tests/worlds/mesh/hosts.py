@@ -10,7 +10,7 @@ from tests.worlds.mesh.base import MeshHost, WiredHost
 from tests.worlds.mesh.subjects import COMMANDED, INBOX_MAX, MANY, SIP_S, SUBSCRIBER, SURPLUS_MAX, EndpointSubject
 from tests.worlds.mesh.world import MeshWorld
 
-from chappe.core import Close, Deliver, Dial, Flush, Persist, Report, Resolve
+from chappe.core import Close, Deliver, Dial, Flush, Report, Resolve
 from chappe.defaults import CLOSE_FLUSH_S, HANDSHAKE_FRAME_BYTES_MAX
 from chappe.member import MeshMember
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
@@ -19,7 +19,6 @@ from chappe.mesh.flows import portion
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.mesh.places import MessageGaps
-from chappe.mesh.rules import OfferRules
 from chappe.sim.streams import StreamSide
 
 ROUNDING_S = 1e-6  # of clocks that differ
@@ -53,10 +52,7 @@ class EndpointHost(EndpointSubject, WiredHost):
             Dial: self._dial,
             Resolve: self._resolve,
             Report: self._report,
-            Persist: self._persist,
         }
-        if world.charter is not None:
-            self.go_by(world.charter.held.get(name, 1))
 
     @property
     def paused(self) -> bool:
@@ -77,34 +73,12 @@ class EndpointHost(EndpointSubject, WiredHost):
     def accept(self, side: StreamSide) -> None:
         """A connection came in."""
         self.call(self.member.handle_link, self._add(side), side.address, self.now)
-        self._secured(side)
 
     def connected(self, dial: int, side: StreamSide) -> None:
         """A dial succeeded."""
         side.conn = dial
         self.sides[dial] = side
         self.call(self.member.handle_link, dial, side.address, self.now)
-        self._secured(side)
-
-    def _secured(self, side: StreamSide) -> None:
-        """Where there are permissions, both know who the other is before anything else is said."""
-        if self.world.charter is not None:
-            name = side.other.host.name
-            self.core.secured(side.conn, name.encode().ljust(16), self.world.charter.named(name), name)
-
-    def go_by(self, number: int) -> None:
-        """Another version of the permissions is in force here."""
-        assert self.world.charter is not None
-        self.world.trace(self, "goes by version %d", number)
-        self.ask(self.core.set_rules, self.world.charter.take(self.name, number, self.world.now))
-
-    def _persist(self, action: Persist) -> None:
-        """Take the authority's files at once."""
-        assert self.world.charter is not None
-        assert isinstance(action.job, OfferRules)
-        number = self.world.charter.read(self.name, action.job.raw)
-        if number is not None:
-            self.go_by(number)
 
     def dial_failed(self, dial: int, reason: str) -> None:
         """A dial failed."""

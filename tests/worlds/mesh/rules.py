@@ -7,6 +7,7 @@ permissions nothing, as altered programs do: their neighbours do. Strangers dial
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.population import PopulatedMesh
 from tests.worlds.mesh.real.endpoints import RealEndpoint
 from tests.worlds.mesh.real.scenario import Mesh
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.sealing import authority_check
 from tests.worlds.stage import Replaced
 
@@ -36,6 +38,7 @@ from chappe.sim.world import Checker
 from chappe.storage import key_files
 from chappe.storage.key_files import put_beside
 
+SIGNED: Final = (".toml", ".keys")  # files that are handed on
 DEFIANT: Final = 0.5  # of the endpoints
 FORGED, UNKNOWN, PLAIN = "forged", "unknown", "plain"  # certificates that strangers have
 
@@ -142,13 +145,13 @@ class RuledMesh(Mesh):
     """The mesh with certificates and permissions."""
 
     ordinary = True
-    endpoint = RuledEndpoint
+    endpoint: Callable[..., EndpointSubject] = RuledEndpoint
     charter: Charter
 
     def __init__(self, seed: int, *arguments: Any, **options: Any) -> None:
         self.charter = Charter(seed)
         self.defying = Random(f"defying {seed}")
-        self._directories: dict[str, str] = {}  # by name: that of the last life
+        self._directories: dict[str, Path] = {}  # by name: that of the last life
         self.strangers: dict[str, Stranger] = {}
         super().__init__(seed, *arguments, **options)
         self._faults = RuledFaults(self)
@@ -189,8 +192,14 @@ class RuledMesh(Mesh):
     def security(self, host: RealEndpoint) -> Security | Keys:
         named, directory = self.charter.id_of(host.name), self.directory_of(host.life)
         write_identity(directory, host.name, () if named is None else (UUID(bytes=named),))
-        former = self._directories.get(host.name)
-        raw = self.charter.file(1) if former is None else permissions_file(self.directory_of(former)).read_bytes()
-        permissions_file(directory).write_bytes(raw)
-        self._directories[host.name] = host.life
+        for file, raw in self.files(host.name).items():
+            (directory / file).write_bytes(raw)
+        self._directories[host.name] = directory
         return Keys(directory / host.name)
+
+    def files(self, name: str) -> dict[str, bytes]:
+        """What the authority has signed and the next life of a host begins with."""
+        former = self._directories.get(name)
+        if former is None:
+            return {permissions_file(Path()).name: self.charter.file(1)}
+        return {each.name: each.read_bytes() for each in sorted(former.iterdir()) if each.suffix in SIGNED}

@@ -1,29 +1,29 @@
-"""Endpoints that seal and open, as ``api.mesh.hosting`` and ``runtime.mesh_ports`` do it, and the world of them."""
+"""Endpoints of which topics are sealed, and the world of them."""
 
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.charters import MANY, NOW, Charter, Version
-from tests.worlds.mesh.hosts import ROUNDING_S, EndpointHost
-from tests.worlds.mesh.scenario import MeshScenario
-from tests.worlds.sealing import MARK, Authority, Machine, Nonces, sign_of
+from tests.worlds.mesh.charters import MANY, Charter, Version
+from tests.worlds.mesh.rules import RuledEndpoint, RuledMesh
+from tests.worlds.sealing import MARK, Authority, Nonces
+from tests.worlds.stage import Replaced
 
-from chappe.core import Persist, Report
 from chappe.errors import Sealed
-from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.mesh.forwarding.group_keys import KeysHere, OfferKeys
-from chappe.mesh.messages import DATA, NOBODY, Message
-from chappe.mesh.rules import MeshRules
-from chappe.permissions.rules import EVERYBODY, EVERYTHING, Rule
+from chappe.mesh.messages import DATA, Message
+from chappe.permissions.rules import EVERYBODY, EVERYTHING, Permissions, Rule
 from chappe.sealing.events import is_sealed, unwrap
-from chappe.sealing.in_mesh import MeshSealing
 from chappe.sealing.messages import MessageSealer, decode
-from chappe.sealing.senders import SALT_BYTES
+from chappe.sealing.primitives import Sign
+from chappe.sealing.ring import HeldGroups
+from chappe.security import permissions_file, sealed_file
+from chappe.storage import sealed_files
+from chappe.storage.key_files import put_beside
 
 NAMES: Final = tuple(f"e{number}" for number in range(MANY))
 KEEPS: Final = 0.8  # of the machines may write what they are handed
@@ -47,20 +47,19 @@ class SealedCharter(Charter):
             self.versions.append(Version(number, tuple(allowed), frozenset(NAMES)))
         return self.versions[-1]
 
-    def _make(self, version: Version, own: str) -> MeshRules:
+    def _permissions(self, version: Version) -> Permissions:
         assert self.authority is not None
-        return MeshRules(self.authority.versions[version.number - 1], NOW, b"%d" % version.number, own)
+        return self.authority.versions[version.number - 1]
 
 
-class SealedMeshWorld(MeshScenario):
+class SealedMeshWorld(RuledMesh):
     """Who is of which group, and what was sealed."""
 
-    ordinary = True
     mark = MARK
     per_message = 256
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, seed: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(seed, *arguments, **options)
         self.endpoint = SealedEndpoint
         self.seal_rng = rng = Random(f"groups {self.seed}")
         self.charter = self.laws = charter = SealedCharter(self.seed)
@@ -79,15 +78,27 @@ class SealedMeshWorld(MeshScenario):
         self.nonces = Nonces()
         self.sealed: dict[bytes, tuple[str, int, str]] = {}  # by what was published: group, epoch and who sealed it
         self.outside: dict[tuple[str, str], float] = {}  # life and group: when it last knew that it is not of that
-        self._machines: dict[str, Machine] = {}
+        self._copied: dict[str, dict[str, bytes]] = {}  # by host: what people have put there
+        self._keeps: dict[str, bool] = {}  # hosts that may write what they are handed
 
-    def machine(self, name: str) -> Machine:
-        """That of an endpoint, which gets all files when it comes for the first time."""
-        found = self._machines.get(name)
-        if found is None:
-            found = self._machines[name] = Machine(self.authority, name, keeps=self.seal_rng.random() < KEEPS)
-        self.laws.draw()
-        return found
+    def replaced(self) -> list[Replaced]:
+        def sealer(name: str, salt: bytes, sign: Sign) -> MessageSealer:
+            return MessageSealer(name, salt, sign, self.nonces.cipher)
+
+        return [*super().replaced(), (sealed_files, "MessageSealer", sealer)]
+
+    def copy(self, name: str) -> dict[str, bytes]:
+        """Copy all files of the authority to a host."""
+        number = self.laws.draw().number
+        found = {sealed_file(Path(), group).name: chain.raw() for group, chain in self.authority.chains.items()}
+        self._copied[name] = found | {permissions_file(Path()).name: self.laws.file(number)}
+        return self._copied[name]
+
+    def files(self, name: str) -> dict[str, bytes]:
+        if name not in self._keeps:
+            self._keeps[name] = self.seal_rng.random() < KEEPS
+            return self.copy(name)
+        return super().files(name) if self._keeps[name] else self._copied[name]
 
     def lane(self, topic: bytes) -> str:
         """See ``MeshWorld.lane``: what waits for keys comes later than what needs none, or others."""
@@ -115,66 +126,37 @@ class SealedMeshWorld(MeshScenario):
         self.see("on_sealed", host, frame)
 
 
-class SealedEndpoint(EndpointHost):
-    """An endpoint with an identity."""
+class SealedEndpoint(RuledEndpoint):
+    """An endpoint of which checkers see what it seals, and is about to open."""
 
     world: SealedMeshWorld
 
-    def __init__(
-        self,
-        world: SealedMeshWorld,
-        name: str,
-        life: str,
-        own_id: bytes,
-        options: EndpointOptions,
-        make: type[EndpointCore],
-    ) -> None:
-        self.machine = machine = world.machine(name)
-        machine.restarted()
-        world.laws.held[name] = machine.version
-        self.held = machine.held()
-        self.sealing = MeshSealing(
-            self.held,
-            MessageSealer(name, world.seal_rng.randbytes(SALT_BYTES), sign_of(name), world.nonces.cipher),
-            lambda now: machine.look(self.held),
-            lambda: world.steady(name),
-            world.clock,
-        )
-        self._here: KeysHere | None = None
-        super().__init__(world, name, life, own_id, options, make)
+    def __init__(self, world: SealedMeshWorld, *arguments: Any) -> None:
+        super().__init__(world, *arguments)
+        self.sealing = sealing = cast(Any, self.face.node.sealing)
+        self._seal, self._seal_many = sealing.seal, sealing.seal_many
+        sealing.seal, sealing.seal_many = self._sealed, self._sealed_many
+        self.held: HeldGroups = sealing._held
+        self._take_files = self.held.take
+        self.held.take = self._look_at_files
         self.core.router.opens = self._open
         self._note_groups()
-        self._say_keys()
 
-    # -- files ----------------------------------------------------------------------------------------
+    @property
+    def versions(self) -> dict[str, int]:
+        """Of the keys of each group that it has."""
+        found: dict[str, int] = self.face.node._rules.keys._groups.versions()  # type: ignore[union-attr]
+        return found
 
     def copy(self) -> None:
         """All files of the authority are copied here."""
-        self.machine.copy()
-        self.world.laws.draw()
-        self.go_by(self.machine.version)
-        self._say_keys()
+        for file, raw in self.world.copy(self.name).items():
+            put_beside(self.world.directory_of(self.life) / file, raw)
 
-    def go_by(self, number: int) -> None:
-        """See ``EndpointHost``."""
-        self.machine.offer(b"%d" % number)
-        super().go_by(number)
-
-    def _persist(self, action: Persist) -> None:
-        if isinstance(action.job, OfferKeys):
-            if self.machine.offer_keys(action.job.group, action.job.raw):
-                self._say_keys()
-        else:
-            super()._persist(action)
-            self._say_keys()
-
-    def _say_keys(self) -> None:
-        """As ``runtime.mesh_rules`` does it."""
-        versions = self.machine.versions()
-        mine = frozenset(each for each in versions if self.machine.wanted(each, self.name))
-        if self._here is None or (self._here.versions, self._here.mine) != (versions, mine):
-            self._here = KeysHere(versions, mine, self.machine.after)
-            self.ask(self.core.set_keys, self._here)
+    def _look_at_files(self, *found: Any) -> None:
+        self._note_groups()
+        self._take_files(*found)
+        self._note_groups()
 
     def _note_groups(self) -> None:
         for group in self.held.permissions.sealed:
@@ -183,54 +165,42 @@ class SealedEndpoint(EndpointHost):
 
     # -- sealing and opening --------------------------------------------------------------------------
 
-    def due(self) -> float:
-        """See ``Host.due``."""
-        behind_s = self.world.now - self.now
-        return min(super().due(), self.sealing.due + behind_s + (ROUNDING_S if behind_s else 0.0))
-
-    def handle_due(self) -> None:
-        """See ``Host.handle_due``."""
-        super().handle_due()
-        if self.alive and self.now >= self.sealing.due:
-            self._note_groups()
-            self.ask(self.core.deliver_opened, self.sealing.look())
-            self._note_groups()
-            for each in self.sealing.untold():
-                self._report(Report(each))
-
     def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
-        """See ``MeshHost.publish``; what is no event is not sealed by who publishes it."""
-        own_id = NOBODY if receiver is None else receiver.own_id
-        if not self.core.room((topic,), own_id):
-            self.world.see("on_refused", self, topic, receiver)
-            return False
+        """See ``MeshHost.publish``; commands are those of data stores, and seal themselves."""
         try:
-            sealed = self.sealing.seal(topic, payload, DATA, own_id)
+            return super().publish(topic, payload, DATA, receiver)
         except Sealed:
             return False
-        self.world.sealed_from(self, sealed, [payload])
-        self._published(topic, payload, DATA, receiver)
-        self.ask(self.core.publish, topic, sealed, DATA, own_id)
-        return True
 
     def publish_many(self, topic: bytes, payloads: list[bytes]) -> bool:
-        """See ``MeshHost.publish_many``."""
+        """See ``MeshHost.publish_many``; what could not be sealed was not published."""
         if not self.sealing.seals(topic):
             return super().publish_many(topic, payloads)
-        if not self.core.room((topic,)):
-            self.world.see("on_refused", self, topic, None)
-            return False
         try:
-            sealed = self.sealing.seal_many(topic, payloads)
+            with self._here():
+                found = self.face.try_publish_many([(topic, each) for each in payloads])
         except Sealed:
             return False
-        for each in sealed:
-            self.world.sealed_from(self, each, payloads)
+        if found is None:
+            self.world.see("on_refused", self, topic, None)
+            return False
         for payload in payloads:
             self._published(topic, payload)
-        self.ask(lambda now: self.core.publish_many([(topic, each) for each in sealed], now)[0])
         return True
 
+    def _sealed(self, topic: bytes, payload: bytes, *rest: Any) -> bytes:
+        found: bytes = self._seal(topic, payload, *rest)
+        self.world.sealed_from(self, found, [payload])
+        return found
+
+    def _sealed_many(self, topic: bytes, payloads: list[bytes]) -> list[bytes]:
+        found: list[bytes] = self._seal_many(topic, payloads)
+        for each in found:
+            self.world.sealed_from(self, each, payloads)
+        return found
+
     def _open(self, messages: list[Message]) -> list[Message]:
-        self.world.see("on_coming", self, messages)
-        return self.sealing.open(messages)
+        with self._here():
+            self.world.see("on_coming", self, messages)
+        found: list[Message] = self.sealing.open(messages)
+        return found

@@ -14,6 +14,7 @@ from tests.worlds.mesh.rules import RuledFaults
 from tests.worlds.sealed.endpoints import NAMES, SealedEndpoint, SealedMeshWorld
 from tests.worlds.sealing import MARK, private_of, sign_of
 
+from chappe.errors import Sealed
 from chappe.mesh.messages import DATA, NOBODY, Message, OpenedMessage
 from chappe.sealing.events import is_sealed, unwrap, wrap
 from chappe.sealing.messages import EVENTS, MessageFrame, MessageSealer
@@ -117,18 +118,30 @@ class MeshSecrets(Checker[SealedMeshWorld]):
             self.fail(f"{host.life} opens what is sealed in epoch {epoch} of {group}, which was not given to it")
         self.opened += 1
 
+    def on_quiet(self) -> None:
+        """Who has the newest keys of a group can seal for it."""
+        authority = self.world.authority
+        for host in self.world.alive(SealedEndpoint):
+            for group, members in authority.members.items():
+                if host.name in members and host.versions[group] == authority.keys(group).version:
+                    try:
+                        host.sealing.check({"ward": b"/a", "lab": b"/c"}[group])
+                    except Sealed as error:
+                        self.fail(f"{host.life} has the keys of {group}, and is told: {error}")
+
     def unsettled(self) -> str | None:
         """All have the newest permissions, and all keys of their groups that somebody in reach has."""
         authority = self.world.authority
         for host in self.world.alive(SealedEndpoint):
-            had = host.machine.versions()
-            reach = [each.machine for each in self.world.reachable(host) if isinstance(each, SealedEndpoint)]
+            had = host.versions
+            reach = [each.versions for each in self.world.reachable(host) if isinstance(each, SealedEndpoint)]
             late = [
                 group for group, members in authority.members.items()
-                if host.name in members and any(each.versions()[group] > had[group] for each in reach)
+                if host.name in members and any(each[group] > had[group] for each in reach)
             ]  # fmt: skip
-            if late or host.machine.version < len(authority.versions):
-                return f"{host.life} has version {host.machine.version} and {had}"
+            version = self.world.laws.held[host.name]
+            if late or version < len(authority.versions):
+                return f"{host.life} has version {version} and {had}"
         return None
 
 
