@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
-from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.hosts import EndpointHost
-from tests.worlds.mesh.originals import OriginalHost
-from tests.worlds.mesh.record import Spans
-from tests.worlds.mesh.scenario import MeshScenario
+from tests.sim.chains import TOPIC, Chain, staged
 
 from chappe.defaults import ECHO_OWN_REPEATS
-from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-
-TOPIC = b"/t"
 
 
-def loop(*wires: str) -> MeshScenario:
+@contextmanager
+def loop(*wires: str) -> Iterator[Chain]:
     """Hosts that are linked so and want the topic; those whose names begin with o are originals."""
-    world = MeshScenario(1)
-    world.loops = True
-    for name in sorted({each for wire in wires for each in wire.split("-")}):
-        own_id = world.rng.randbytes(16)
-        host: MeshHost
-        if name[0] == "o":
-            host = OriginalHost(world, name, name, own_id)
-            world.record.originals.add(name)
-        else:
-            host = EndpointHost(world, name, name, own_id, EndpointOptions(), EndpointCore)
-        world.record.sound[name] = Spans()
-        world.record.forwards[name] = True
-        host.want([TOPIC])
-    for wire in wires:
-        one, two = wire.split("-")
-        world.wires.add((one, two))
-        world.hosts[one].peer(world.hosts[two].address, 1.0)
-    world.pass_time(6.0)
-    return world
+    with staged(Chain()) as world:
+        world.loops = True
+        for name in sorted({each for wire in wires for each in wire.split("-")}):
+            world.add(name, original=name[0] == "o")
+            world.hosts[name].want([TOPIC])
+        world.link(wire.split("-") for wire in wires)
+        world.pass_time(6.0)
+        yield world
 
 
 @pytest.mark.parametrize(
@@ -48,15 +34,15 @@ def loop(*wires: str) -> MeshScenario:
     ],
 )
 def test_what_was_published_here_and_comes_back_is_noticed_soon(wires: str, copies: float) -> None:
-    world = loop(*wires.split())
-    payload = world.publish(world.hosts["e0"], TOPIC)
-    assert payload is not None
-    world.pass_time(world.now + 8.0)
-    delivered = world.record.publications[payload].delivered
+    with loop(*wires.split()) as world:
+        payload = world.publish(world.first, TOPIC)
+        assert payload is not None
+        world.pass_time(world.now + 8.0)
+        delivered = world.record.publications[payload].delivered
 
-    assert set(world.hosts) - {"e0"} <= set(delivered)
-    assert 1 < max(delivered.values()) <= copies * ECHO_OWN_REPEATS
-    world.publish(world.hosts["e0"], TOPIC)
-    before = world.clock.events
-    world.pass_time(world.now + 2.0)
-    assert world.clock.events - before < 500  # nothing goes round
+        assert {host.life for host in world.hosts.values()} - {world.first.life} <= set(delivered)
+        assert 1 < max(delivered.values()) <= copies * ECHO_OWN_REPEATS
+        world.publish(world.first, TOPIC)
+        before = world.clock.events
+        world.pass_time(world.now + 2.0)
+        assert world.clock.events - before < 500  # nothing goes round

@@ -133,7 +133,7 @@ def test_records_that_are_not_sealed_are_caught(monkeypatch: pytest.MonkeyPatch)
     caught(Sealed, "secrets", range(3))
 
 
-IN_THE_MESH = (  # what is broken, and the promise that some world shows it by
+IN_THE_MESH: tuple[tuple[type, str, Any, str], ...] = (  # what is broken, and the promise that some world shows it by
     (Lives, "refusal", lambda self, frame: "", "forgeries"),  # messages that come again
     (MeshSealing, "seal", lambda self, topic, payload, *rest: payload, "completeness"),  # what is not sealed
     (KeysWatch, "take", lambda self, group, raw: False, "secrets"),  # keys that are handed on and not taken
