@@ -139,6 +139,7 @@ class InProcess(EndpointHost, KvHost):
         self, world: MixedKv, name: str, life: str, options: EndpointOptions, backend: SimBackend | None = None
     ) -> None:
         super().__init__(world, name, life, world.rng.randbytes(16), options, world.core)
+        self.table[Persist] = self._persist
         self.take_part(self.own_id, backend)
         self.part: KvPart = self.member.attach(self.role, PART)
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Final
@@ -15,7 +15,6 @@ from typing import Any, Final
 from tests.worlds.faults import Schedule
 from tests.worlds.kv.checkers import all_checkers
 from tests.worlds.kv.hosts import CLONE_TOPIC, MASTER_TOPIC, KvHost
-from tests.worlds.kv.links import Patience, Storms
 from tests.worlds.kv.members import (
     EndpointLife,
     EndpointResident,
@@ -27,6 +26,8 @@ from tests.worlds.kv.members import (
 )
 from tests.worlds.kv.rogues import any_command, any_message, forged_event, forged_write
 from tests.worlds.kv.world import KvCores, KvWorld, small_limits
+from tests.worlds.mesh.checkers import Bounds, Patience, Storms
+from tests.worlds.mesh.real.wires import Frames
 from tests.worlds.residents import Place
 from tests.worlds.stage import Stage, StagedWorld, kind_made_by
 
@@ -38,6 +39,7 @@ from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.history import KeyHistory
 from chappe.kv.master import KvMaster
 from chappe.mesh.messages import COMMAND
+from chappe.sim.streams import PREFIX, StreamSide
 from chappe.sim.world import Checker, Settings
 
 RELAYS: Final = "relay"
@@ -365,12 +367,20 @@ class Kv(StagedWorld, KvMeshed):
             ),
         )
         self.net, self.streams = self.stage.net, self.stage.streams
-        self.streams.look = partial(self.show, "on_written")
+        self.streams.look = self._written
+        self._frames: defaultdict[StreamSide, Frames] = defaultdict(Frames)
         self.wires, self.cuts = set(), set()
         self.lives: dict[bytes, str] = {}  # of endpoints, by id
-        self.watch(Watches(self), Storms(self), Patience(self))
+        self.watch(Watches(self), Storms(self), Patience(self), Bounds(self))
         if self.backend is not None:
             self.backend = MasterFile(self.stage.scratch / "master" / "store.db")
+
+    def _written(self, side: StreamSide, pieces: list[bytes]) -> None:
+        self.show("on_written", side, self._frames[side].cut([each[PREFIX:] for each in pieces]))
+
+    def ran(self, life: str, since: float) -> bool:
+        """Nobody stands still here."""
+        return True
 
     def _master(self, *arguments: Any, loaded: Any, **options: Any) -> Any:
         core = self.cores.master(*arguments, loaded=loaded, limits=self.limits, **options | {"notify": True})

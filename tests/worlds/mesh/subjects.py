@@ -72,6 +72,11 @@ class EndpointSubject(MeshHost):
         """How many it has."""
         raise NotImplementedError
 
+    @property
+    def heartbeat_s(self) -> float:
+        """How often it pings."""
+        return self.options.heartbeat_s
+
     # -- what it can be asked -----------------------------------------------------------------------
 
     def unpeer(self, address: tuple[str, int]) -> None:

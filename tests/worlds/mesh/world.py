@@ -202,6 +202,10 @@ class MeshWorld(SimWorld):
                     edge.append(other)
         return [self.hosts[name] for name in sorted(found - {host.name})]
 
+    def endpoints(self) -> list[Any]:
+        """All that run, but originals."""
+        return [each for each in self.hosts.values() if each.alive and not each.original]
+
     def ran(self, life: str, since: float) -> bool:
         """Whether a life that goes on was never stopped since then."""
         return life not in self.stopped and self.thawed.get(life, 0.0) < since
