@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.population import PopulatedMesh
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import TOPICS
 
 PAUSES_S: Final = (0.2, 0.5, 1.5)  # between two changes
@@ -36,6 +37,9 @@ class Shortcuts(MeshFaults):
             self.at(at, rng.choice((self._reset, self._reset, self._partition, self._cut, self._unpeer)))
             at += pause_s * (0.5 + rng.random())
         return until
+
+    def _say_more(self, host: EndpointSubject) -> None:
+        """Nobody does: all at once would be more than twice what the small boxes on the way are for."""
 
     def _wire(self) -> tuple[str, str]:
         lasting = set(pairwise(self.world.hosts))
