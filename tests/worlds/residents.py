@@ -88,8 +88,8 @@ class Resident:
         else:
             self.world.trace(self.now, "starts as %s", self.now.address[:6])
 
-    def ended(self, *, power_cut: bool, killed: bool) -> None:
-        """Note that a life is over."""
+    def ended(self, life: Any, *, power_cut: bool, killed: bool) -> None:
+        """Note that a life is over, or None of one who could not begin; the next one may have begun while it closed."""
 
 
 class Place:
@@ -119,7 +119,7 @@ class Place:
             each.alive = False
         self.world.stage.kill(self.name, power_cut=power_cut)
         for resident in self.residents:
-            resident.ended(power_cut=power_cut, killed=True)
+            resident.ended(resident.now, power_cut=power_cut, killed=True)
 
     def leave(self) -> None:
         """Close everything there."""
@@ -128,19 +128,20 @@ class Place:
         self.world.trace(None, "%s leaves", self.name)
         self.up = False
         for each in self.lives():
-            with self.world.stage.on(self.name):
-                each.leave()
-        for resident in self.residents:
-            resident.ended(power_cut=False, killed=False)
+            self._close(each)
 
     def leave_one(self, resident: Resident) -> None:
         """Close one of those that share a node, and begin it again."""
         if self.up and not self.paused and resident.now is not None and resident.now.alive:
             self.world.trace(resident.now, "leaves the others")
-            with self.world.stage.on(self.name):
-                resident.now.leave()
-            resident.ended(power_cut=False, killed=False)
+            self._close(resident.now)
             self.world.clock.after(RETRY_S, resident.begin)
+
+    def _close(self, life: Life) -> None:
+        if life.alive:  # it may be killed while another one closes
+            with self.world.stage.on(self.name):
+                life.leave()
+            life.resident.ended(life, power_cut=False, killed=False)
 
     def restart(self) -> None:
         """Let everybody live there again."""

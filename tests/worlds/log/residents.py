@@ -397,7 +397,7 @@ class StoreResident(Resident):
         self.disk = StoreDisk(name, directory)
         world.disks.append(self.disk)
 
-    def ended(self, *, power_cut: bool, killed: bool) -> None:
+    def ended(self, life: Any, *, power_cut: bool, killed: bool) -> None:
         """See what is left on its disk."""
         world = self.world
         if self.disk.directory.exists():
@@ -488,14 +488,14 @@ class ProducerResident(Resident):
         self.world.trace(None, "the journal of %s rots, at %d", self.name, batch.base)
         return True
 
-    def ended(self, *, power_cut: bool, killed: bool) -> None:
+    def ended(self, life: Any, *, power_cut: bool, killed: bool) -> None:
         """A producer without an identity takes with it what was not acknowledged."""
         self.lost_power = self.lost_power or power_cut
         self.power_cuts += power_cut
-        if power_cut and self.now is not None:
-            self.synced = max(self.synced, self.now.core.published)
-        if not self.lasting and self.now is not None:
-            self.world.truth.of(self.now.key).gone = True
+        if power_cut and life is not None:
+            self.synced = max(self.synced, life.core.published)
+        if not self.lasting and life is not None:
+            self.world.truth.of(life.key).gone = True
 
 
 class ConsumerResident(Resident):
@@ -517,10 +517,10 @@ class ConsumerResident(Resident):
         self.maybe: dict[Key, int] = {}
         self.met: set[str] = set()
 
-    def ended(self, *, power_cut: bool, killed: bool) -> None:
+    def ended(self, life: Any, *, power_cut: bool, killed: bool) -> None:
         """Remember which stores it met, for what it passes over."""
-        if self.lasting and self.now is not None:
-            self.met = set(self.now.met)
+        if self.lasting and life is not None:
+            self.met = set(life.met)
 
 
 class TowerPlace:

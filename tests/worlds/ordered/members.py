@@ -165,7 +165,7 @@ class WriterResident(Resident):
     life = WriterLife
     under_way_bytes = UNDER_WAY_MAX * OPERATION_BYTES
 
-    def ended(self, *, power_cut: bool, killed: bool) -> None:
+    def ended(self, life: Any, *, power_cut: bool, killed: bool) -> None:
         """Members may hold more from now on."""
         self.world.held_most += self.under_way_bytes
 
