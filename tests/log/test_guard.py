@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -56,6 +57,10 @@ FILE = permissions(
     identities=tuple(identity(each) for each in ("pro", "con", "keep", "look")),
 )
 ALL = ("pro", "con", "keep", "look", "")
+
+
+def _guard_of(decisions: Decisions) -> Guard:
+    return Guard(lambda: decisions, lambda refusal: None)
 
 
 class Rig:
@@ -222,6 +227,31 @@ def test_lists_name_only_what_somebody_may_know() -> None:
     assert isinstance(believed, HeadsAnswer)
     assert [each[0] for each in believed.partitions] == [b"a/x"]
     assert believed.version % 1024 == 7
+
+
+def test_a_store_is_asked_from_the_version_on_that_it_has_told() -> None:
+    """Versions begin with the microseconds since 1970, and those that are told have 63 bits."""
+    rig = Rig()
+    for version in (1, 1_790_000_000_000_000, (1 << 52) - 1):
+        answer = rig.guard.answered("keep", rig.guard.told("con", HeadsAnswer([], version, True)))
+        assert isinstance(answer, HeadsAnswer)
+        assert answer.version < 1 << 63
+        request = rig.guard.asking("keep", HeadsRequest(b"", answer.version))
+        assert request is not None
+        assert rig.guard.asked(request) == HeadsRequest(b"", version)
+
+
+def test_a_store_that_begins_again_by_other_rules_tells_all_anew() -> None:
+    """Somebody who knows what it had told by rules that another life of the store went by is told all anew."""
+    request = HeadsRequest(b"", 0)
+    for version, expected in ((1, 0), (2, 0), (2, 7)):
+        decisions = Decisions(replace(FILE, version=version), NOW)
+        store = _guard_of(decisions)
+        found, answer = store.asked(request), store.told("con", HeadsAnswer([], 7, False))
+        assert isinstance(found, HeadsRequest)
+        assert isinstance(answer, HeadsAnswer)
+        assert found.since == expected
+        request = HeadsRequest(b"", answer.version)
 
 
 def test_who_had_less_told_by_former_rules_is_told_all_of_it_anew() -> None:

@@ -84,9 +84,10 @@ PRODUCERS: Final[Verbs] = (PRODUCE,)
 ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
 ANNOUNCE: Final = "announce"  # what a beacon does; every identity may, for itself
 GIVERS: Final[Verbs] = (PRODUCE, STORE)  # from whom a consumer takes records
-# Of the version up to which somebody knows what a store has: its own bits, then some that change with the rules of the
-# store, and then some that change with those of who asks. What was left out by former rules is asked for again.
-VERSION_BITS: Final = 40  # a thousand changes a second for thirty years
+# Of the version up to which somebody knows what a store has: its own bits, which begin with the microseconds since 1970,
+# and above them the sum of two numbers that change with the rules of the store and with those of who asks. What was
+# left out by former rules is asked for again.
+VERSION_BITS: Final = 52
 RULES_BITS: Final = 11
 
 
@@ -330,13 +331,16 @@ class Guard:
 
     def asked(self, request: Request) -> Request:
         """Return the request to pass to a store: answers that the member got under other rules do not count."""
-        return self._known(request, VERSION_BITS)
+        if not isinstance(request, HeadsRequest):
+            return request
+        since = _shifted(request.since, -self._rules())
+        return msgspec.structs.replace(request, since=0 if since >> VERSION_BITS else since)
 
     def told(self, who: str, answer: Answer) -> Answer:
         """Return the part of a store's answer that a member may know, whoever asked."""
         if isinstance(answer, GroupAnswer):
             return self._positions(who, LISTERS, answer)
-        return self._listed(who, LISTERS, answer, VERSION_BITS) if isinstance(answer, HeadsAnswer) else answer
+        return self._listed(who, LISTERS, answer) if isinstance(answer, HeadsAnswer) else answer
 
     def administers(self, who: str) -> bool:
         """Return True if somebody may know what others were refused."""
@@ -346,7 +350,7 @@ class Guard:
         """Return the part of a store's answer that is believed: topics that it may ``store``."""
         match answer:
             case HeadsAnswer():
-                return self._listed(who, STORES, answer, VERSION_BITS + RULES_BITS)
+                return self._listed(who, STORES, answer)
             case GroupAnswer():
                 return self._positions(who, STORES, answer)
             case ReadAnswer() | LastAnswer() | SeekAnswer() | TrimAnswer():
@@ -365,32 +369,35 @@ class Guard:
                 if all(_may_filter(decisions, who, STORES, each) for each in filters_of(request.topics))
                 else None
             )
-        return self._known(request, VERSION_BITS + RULES_BITS)
+        if not isinstance(request, HeadsRequest) or not request.since:
+            return request
+        return msgspec.structs.replace(request, since=_shifted(request.since, -self._rules()))
 
     def _positions(self, who: str, verbs: Verbs, answer: GroupAnswer) -> GroupAnswer:
         may = self._decisions().may
         rows = [each for each in answer.rows if may(who, verbs, decode_topic(each.topic))]
         return msgspec.structs.replace(answer, rows=rows)
 
-    def _listed(self, who: str, verbs: Verbs, answer: HeadsAnswer, at: int) -> HeadsAnswer:
+    def _listed(self, who: str, verbs: Verbs, answer: HeadsAnswer) -> HeadsAnswer:
         may = self._decisions().may
         kept = [each for each in answer.partitions if may(who, verbs, decode_topic(each[0]))]
-        version = (answer.version & ((1 << at) - 1)) | self._rules() << at
         holes = [each for each in answer.holes if may(who, verbs, decode_topic(each[0]))]
-        return msgspec.structs.replace(answer, partitions=kept, holes=holes, version=version)
-
-    def _known(self, request: Request, at: int) -> Request:
-        if not isinstance(request, HeadsRequest) or not request.since:
-            return request
-        same = (request.since >> at) & ((1 << RULES_BITS) - 1) == self._rules()
-        return msgspec.structs.replace(request, since=request.since & ((1 << at) - 1) if same else 0)
+        return msgspec.structs.replace(
+            answer, partitions=kept, holes=holes, version=_shifted(answer.version, self._rules())
+        )
 
     def _rules(self) -> int:
-        """Return a small number that changes when the rules do."""
+        """Return a number that grows when the rules change, also while nobody runs here."""
         decisions = self._decisions()
         if decisions is not self._judged_by:
-            self._judged_by, self._changes = decisions, (self._changes + 1) & ((1 << RULES_BITS) - 1)
+            self._judged_by, self._changes = decisions, max(self._changes + 1, decisions.serial)
         return self._changes
+
+
+def _shifted(version: int, rules: int) -> int:
+    """Return a version of which the rules' number is so much higher."""
+    found = ((version >> VERSION_BITS) + rules) & ((1 << RULES_BITS) - 1)
+    return found << VERSION_BITS | version & ((1 << VERSION_BITS) - 1)
 
 
 def _may_filter(decisions: Decisions, who: str, verbs: Verbs, wanted: Filter) -> bool:

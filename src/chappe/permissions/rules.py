@@ -283,6 +283,13 @@ class Decisions:
         self._scopes: dict[tuple[str, Verbs, str], tuple[Scope, ...]] = {}
         self._somewhere: dict[tuple[str, Verbs, str], bool] = {}
 
+    @property
+    def serial(self) -> int:
+        """A number that grows with each version, and with each identity that expires."""
+        return self.permissions.version + sum(
+            self._now >= each.expires for each in self.permissions.identities.values()
+        )
+
     def may(self, who: str, verbs: Verbs, topic: str) -> bool:
         """True if somebody may do one of these with a topic."""
         key = (who, verbs, topic)
