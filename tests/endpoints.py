@@ -18,7 +18,7 @@ from tests.waiting import until as until
 from chappe import DataStore, Endpoint
 from chappe.core import Deliver
 from chappe.mesh.messages import Message
-from chappe.transports.gate import doubled
+from chappe.system.machine import doubled
 
 Make = Callable[..., Endpoint]
 

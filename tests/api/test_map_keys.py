@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -22,6 +23,7 @@ from chappe.kv.chp.events import MapDenied
 from chappe.permissions.text import with_line
 from chappe.storage import key_files
 from chappe.storage.key_files import curve_keys
+from chappe.system import time
 
 RULES = """
 [[rules]]
@@ -206,19 +208,15 @@ def test_a_server_that_has_another_key_learns_nothing(home: Path) -> None:
 def test_a_clock_that_is_off_by_a_day_is_told_from_wrong_keys(
     home: Path, days: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Off(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> Off:
-            found = datetime.now(UTC) + timedelta(days=days)
-            return cls.fromtimestamp(found.timestamp(), UTC)
+    def off() -> datetime:
+        return datetime.now(UTC) + timedelta(days=days)
 
     change(home, lambda text: with_line(text, "reader", "expires", datetime.now(UTC) + timedelta(hours=12)))
-    monkeypatch.setattr("chappe.transports.gate.datetime", Off)
-    if days > 0:
-        monkeypatch.setattr("chappe.storage.key_files.datetime", Off)
-    else:  # the authority was there long before
+    monkeypatch.setattr(time, "utc_now", off)
+    if days < 0:  # the authority was there long before
+        monkeypatch.setattr(key_files, "time", SimpleNamespace(utc_now=lambda: datetime.now(UTC)))
         monkeypatch.setattr(
-            key_files.WatchedPermissions, "holder", lambda self, key: self.permissions.holder(key, Off.now(UTC))
+            key_files.WatchedPermissions, "holder", lambda self, key: self.permissions.holder(key, off())
         )
     if days < 0:  # before anything was signed
         with pytest.raises(UsageError, match="compare the clocks of both machines"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chappe.transports.gate import doubled
+from chappe.system.machine import doubled
 
 
 def descriptors() -> int:

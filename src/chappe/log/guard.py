@@ -84,7 +84,7 @@ PRODUCERS: Final[Verbs] = (PRODUCE,)
 ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
 ANNOUNCE: Final = "announce"  # what a beacon does; every identity may, for itself
 GIVERS: Final[Verbs] = (PRODUCE, STORE)  # from whom a consumer takes records
-# Of the version up to which somebody knows what a store has: its own bits, which begin with the microseconds since 1970,
+# Of the version up to which somebody knows what a store has: its own bits, which begin with microseconds since 1970,
 # and above them the sum of two numbers that change with the rules of the store and with those of who asks. What was
 # left out by former rules is asked for again.
 VERSION_BITS: Final = 52

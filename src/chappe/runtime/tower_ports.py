@@ -16,8 +16,9 @@ from chappe.log.guard import Guard
 from chappe.log.handing_on import FRAME_BYTES_MAX, GROUPS, PERMISSIONS, Middle, is_handed_on
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
 from chappe.system import time
+from chappe.system.machine import LOOK_S
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
-from chappe.transports.gate import LOOK_S, Gate, user_of
+from chappe.transports.gate import Gate, user_of
 from chappe.transports.zeromq import LINGER_MS, new_socket
 
 logger = logging.getLogger(__name__)

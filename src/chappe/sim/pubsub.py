@@ -253,15 +253,26 @@ class SimLink:
             net.failed[Dial] += 1
             self._redial()
             return
+        if not self.admitted(publisher):
+            net.failed[Dial] += 1
+            return
         self.publisher = publisher
         self.asked, self.wanted, self.granted, self._matches = [], {}, {}, None
         self.up = Pipe(net, publisher, self._on_subscription, 10_000, what=Subscribe)
         subscriber = self.subscriber
-        hear = subscriber.on_message if net.judge is None else net.judge.hears(subscriber, publisher)
+        hear = self.hearing() if net.judge is None else net.judge.hears(subscriber, publisher)
         self.down = Pipe(net, subscriber, hear, net.queue_max, subscriber.paused, Publish, subscriber.flush)
         publisher.listeners[self] = None
         # All in one piece: libzmq sends what a new connection subscribes to in one go.
         self.up.send([(True, prefix) for prefix in sorted(subscriber.wants)])
+
+    def admitted(self, publisher: SimPublisher) -> bool:
+        """Shake hands; return False if it was refused, and is not dialled again."""
+        return True
+
+    def hearing(self) -> Callable[[Message], None]:
+        """Return the function that takes the publisher's messages."""
+        return self.subscriber.on_message
 
     def _redial(self) -> None:
         self._net.clock.after(self._net.clock.rng.uniform(*REDIAL_S), self._dial)

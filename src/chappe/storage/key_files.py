@@ -10,7 +10,6 @@ import os
 import stat
 import threading
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -19,6 +18,7 @@ from chappe.errors import ChappeError, ConfigError, UsageError
 from chappe.permissions.rules import Identity, Permissions
 from chappe.permissions.text import FILE_BYTES_MAX, Check, InForce
 from chappe.security import Keys, authority_file, authority_key_file, key_file, permissions_file
+from chappe.system import machine, time
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -159,7 +159,7 @@ def authority_check(certificates: bytes) -> Check:
     keys = [(each.public_key(), each.not_valid_before_utc, each.not_valid_after_utc) for each in found]
 
     def check(signature: bytes, text: bytes) -> bool:
-        now = datetime.now(UTC)
+        now = time.utc_now()
         for key, begin, end in keys:
             if not begin <= now < end or not isinstance(key, ec.EllipticCurvePublicKey):
                 continue
@@ -285,7 +285,7 @@ class WatchedPermissions:
 
     def holder(self, public: bytes) -> Identity | str:
         """Return the identity that has this CURVE key now, or why none that may do anything has it."""
-        return self.permissions.holder(public, datetime.now(UTC))
+        return self.permissions.holder(public, time.utc_now())
 
     def _refresh(self) -> bool:
         stamp = stamp_of(permissions_file(self.directory))
@@ -324,13 +324,18 @@ class WatchedPermissions:
 
 
 _guard = threading.Lock()
-_watched: dict[Path, WatchedPermissions] = {}  # as many as there are directories of keys
+
+
+def _watched() -> dict[Path, WatchedPermissions]:
+    """Return those of this process: as many as there are directories of keys."""
+    found: dict[Path, WatchedPermissions] = machine.current().once.setdefault(WatchedPermissions, {})
+    return found
 
 
 def authority_in_use(path: Path) -> bytes | None:
     """The content of an ``authority.pem`` when this process began to go by the permissions beside it, or None."""
     with _guard:
-        found = _watched.get(path.parent.resolve())
+        found = _watched().get(path.parent.resolve())
     return found.authority if found is not None and path == authority_file(path.parent) else None
 
 
@@ -341,9 +346,10 @@ def watched_permissions(directory: Path) -> WatchedPermissions:
     """
     home = directory.resolve()
     with _guard:
-        found = _watched.get(home)
+        watched = _watched()
+        found = watched.get(home)
         if found is None:
-            found = _watched[home] = WatchedPermissions(directory)
+            found = watched[home] = WatchedPermissions(directory)
         else:
             _read_raw(directory)  # reports a missing file to the caller now
             check_unchangeable(directory)
@@ -354,7 +360,6 @@ def watched_permissions(directory: Path) -> WatchedPermissions:
 def _forked() -> None:
     global _guard
     _guard = threading.Lock()  # another thread of the parent may have held it
-    _watched.clear()
 
 
 os.register_at_fork(after_in_child=_forked)

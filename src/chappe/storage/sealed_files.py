@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import threading
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,6 +32,7 @@ from chappe.storage.key_files import (
     stamp_of,
     watched_permissions,
 )
+from chappe.system import machine, time
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class WatchedGroups:
         """By group, why nothing should be sealed with the keys that are here; see ``KeyShelf.doubt``."""
         if authority_key_file(self.directory).exists():  # they are made here
             return {}
-        today, groups = datetime.now(UTC), self._permissions.permissions.sealed
+        today, groups = time.utc_now(), self._permissions.permissions.sealed
         with self._lock:
             found = {each.name: self._shelf.doubt(each.name, waited_s, now, today) for each in groups}
         return {group: doubt for group, doubt in found.items() if doubt}
@@ -156,23 +156,22 @@ class WatchedGroups:
 
 
 _guard = threading.Lock()
-_watched: dict[Path, WatchedGroups] = {}  # as many as there are directories of keys
 
 
 def watched_groups(directory: Path) -> WatchedGroups:
     """The groups of a directory, watched once for the whole process. Raises as ``read_in_force``."""
     home = directory.resolve()
     with _guard:
-        found = _watched.get(home)
+        watched: dict[Path, WatchedGroups] = machine.current().once.setdefault(WatchedGroups, {})
+        found = watched.get(home)
         if found is None or found._permissions is not watched_permissions(directory):
-            found = _watched[home] = WatchedGroups(directory)
+            found = watched[home] = WatchedGroups(directory)
         return found
 
 
 def _forked() -> None:
     global _guard
     _guard = threading.Lock()  # another thread of the parent may have held it
-    _watched.clear()
 
 
 os.register_at_fork(after_in_child=_forked)

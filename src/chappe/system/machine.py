@@ -11,14 +11,20 @@ import selectors
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from chappe.system import time
+
 if TYPE_CHECKING:
     import zmq
 
+ZAP: Final = "inproc://zeromq.zap.01"  # where ZeroMQ asks who may come in
+LOOK_S: Final = 1.0  # between two looks of who is asked
+DESCRIPTORS: Final = ("/proc/self/fd", "/dev/fd")  # of this process, on Linux and on macOS
 _ONE: Final = (1).to_bytes(8, sys.byteorder)
 T = TypeVar("T")
 Target = tuple[int, Any]  # family and socket address
@@ -107,8 +113,41 @@ class Wakeup:
         self._read = self._write = -1
 
 
+@contextmanager
+def doubled(descriptor: int) -> Iterator[socket.socket]:
+    """Yield the socket behind a descriptor, which stays as it is.
+
+    Other threads go on meanwhile: it may have ended, and something else, a file that is locked, say, may have its
+    number. So nothing of it is kept in any case.
+
+    Raises:
+        OSError: It has ended, or is not a socket.
+    """
+    found = os.dup(descriptor)
+    try:
+        sock = socket.socket(fileno=found)
+        try:
+            yield sock
+        finally:
+            sock.detach()
+    finally:
+        os.close(found)
+
+
+Admit = Callable[[list[bytes]], list[bytes]]  # answers a request of ZAP (RFC 27)
+
+
 class Machine:
-    """The operating system. Another machine is a subclass that replaces all of it."""
+    """The operating system. Another machine is a subclass that replaces all of it.
+
+    Attributes:
+        once: The things of which a process has one; a forked child begins without any.
+    """
+
+    once: dict[object, Any]
+
+    def __init__(self) -> None:
+        self.once = {}
 
     driver: Any = None  # a ``runtime.loop.Driver``; None: the process's loop, which has a thread
     syncs = True  # files are to last
@@ -170,6 +209,61 @@ class Machine:
         context.set(zmq.MAX_SOCKETS, sockets_max)  # counts before the first socket is made
         return context.socket(kind)
 
+    def admitting(self, admit: Admit, look: Callable[[], None]) -> zmq.Context[zmq.Socket[bytes]]:
+        """Return a context of sockets with keys. Raises ZMQError.
+
+        Its thread asks ``admit`` who may come in, and calls ``look`` once a second.
+        """
+        import zmq
+
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        context.set(zmq.MAX_SOCKETS, 16_384)
+        asked: zmq.Socket[bytes] = context.socket(zmq.REP)
+        asked.setsockopt(zmq.LINGER, 0)
+        asked.bind(ZAP)
+
+        def run() -> None:
+            look_at = time.monotonic() + LOOK_S
+            while True:
+                if asked.poll(round(1000 * min(max(0.0, look_at - time.monotonic()), LOOK_S))):
+                    asked.send_multipart(admit(asked.recv_multipart()))
+                now = time.monotonic()
+                if not now < look_at <= now + LOOK_S:  # a test may have put the clock forward and back
+                    look_at = now + LOOK_S
+                    look()
+
+        threading.Thread(target=run, name="chappe-gate", daemon=True).start()
+        return context
+
+    def ends(self, descriptor: int) -> Any:
+        """Return the addresses of both ends of a connection, the other one first; None if there is none any more."""
+        try:
+            with doubled(descriptor) as sock:
+                return sock.getpeername(), sock.getsockname()
+        except OSError:
+            return None
+
+    def shut_down(self, descriptor: int) -> bool:
+        """End a connection; return whether it was there."""
+        try:
+            with doubled(descriptor) as sock:
+                sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False
+        return True
+
+    def cut(self, ports: set[int]) -> None:
+        """End all connections that were accepted at these ports of this process."""
+        home = next(each for each in DESCRIPTORS if os.path.isdir(each))
+        for each in os.listdir(home):
+            try:
+                with doubled(int(each)) as sock:
+                    if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockname()[1] in ports:
+                        sock.getpeername()  # one that listens has none
+                        sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # it has ended, or is none
+
     def files(self, system: T) -> T:
         """The calls for files: ``system`` makes those of the operating system (``storage.segments.files``)."""
         return system
@@ -185,6 +279,15 @@ class Machine:
 
 
 SYSTEM: Final = Machine()
+_parents: Final[list[dict[object, Any]]] = []  # nothing of theirs may run here, nor be thrown away
+
+
+def _forked() -> None:
+    _parents.append(SYSTEM.once)
+    SYSTEM.once = {}
+
+
+os.register_at_fork(after_in_child=_forked)
 _current: Machine = SYSTEM
 _outside: frozenset[int] = frozenset()  # threads that stay on the operating system
 _driving = threading.local()  # the machine of the member that a thread drives for others

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import time as _system
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 monotonic: Callable[[], float] = _system.monotonic
 time_ns: Callable[[], int] = _system.time_ns
 sleep: Callable[[float], None] = _system.sleep
+
+
+def utc_now() -> datetime:
+    return datetime.fromtimestamp(time_ns() / 1e9, UTC)
 
 
 def use(clock: tuple[Callable[[], float], Callable[[], int], Callable[[float], None]] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import cycle
 from math import inf
 from typing import Any, Final
@@ -16,7 +17,8 @@ DELAY_S: Final = 0.000_1  # of the network
 WINDOW_BYTES: Final = 1_048_576  # on the way in one direction of a connection
 QUEUE_MAX: Final = 10_000  # messages on the way to a subscriber
 INBOX_MAX: Final = 10_000  # messages that wait to be received; further ones wait on the way
-FIRST_FILE: Final = 1 << 30  # no descriptor of the system is so high
+FIRST_CONNECTION: Final = 1 << 29  # no descriptor of the system is so high
+FIRST_FILE: Final = 1 << 30
 PORTS: Final = range(10_240, 32_768)  # that are free; systems give away higher ones
 
 
@@ -36,6 +38,9 @@ class Net(PubSub):
             self.queue_max, self.inbox_max = QUEUE_MAX, INBOX_MAX
         self.rough = rough
         self.connections: dict[Any, Any] = {}  # of those who ask, to those who answer
+        self.shaken: dict[int, Any] = {}  # connections, by the descriptors that their messages know
+        self.last_descriptor = FIRST_CONNECTION
+        self.monitors: dict[str, Any] = {}  # sockets that hear of refusals
         self._mute: set[tuple[str, str]] = set()  # from whom nothing comes to whom
 
     def passes(self, source: str, target: str) -> bool:
@@ -145,6 +150,7 @@ class Station:
     def __init__(self, ground: Ground, name: str) -> None:
         self.ground = ground
         self.name = name
+        self.admit: Callable[[list[bytes]], list[bytes]] | None = None  # decides who comes in, where there are keys
         self.sockets: dict[Socket, None] = {}  # in the order in which they were made
 
 

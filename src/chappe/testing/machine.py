@@ -19,7 +19,7 @@ from chappe.runtime.worker import CALLBACKS, DISKS
 from chappe.system import machine
 from chappe.testing.disk import Disk, DiskOps
 from chappe.testing.ground import FIRST_FILE, File, Ground, Station
-from chappe.testing.pubsub import KINDS
+from chappe.testing.pubsub import KINDS, Context
 from chappe.testing.scheduler import Killed, Scheduler, Thread
 from chappe.testing.streams import new_listener, new_stream
 
@@ -220,7 +220,8 @@ class Host(machine.Machine, Station):
     syncs = False
 
     def __init__(self, ground: Ground, name: str, directory: Path, disk: Disk) -> None:
-        super().__init__(ground, name)
+        machine.Machine.__init__(self)
+        Station.__init__(self, ground, name)
         self.disk = disk
         self._ops = DiskOps(disk, self._syncing)
         self.jobs: dict[Lane, None] = {}  # what is slow and under way, where one thread does everything
@@ -266,6 +267,40 @@ class Host(machine.Machine, Station):
 
     def zeromq(self, kind: int, sockets_max: int) -> zmq.Socket[bytes]:
         return cast("zmq.Socket[bytes]", KINDS[kind](self))
+
+    def admitting(self, admit: machine.Admit, look: Callable[[], None]) -> zmq.Context[zmq.Socket[bytes]]:
+        self.admit = admit
+        self._look(look)
+        return cast("zmq.Context[zmq.Socket[bytes]]", Context(self))
+
+    def _look(self, look: Callable[[], None]) -> None:
+        """Call something each second, while the host runs."""
+        if self.killed:
+            return
+        if self.paused:
+            self.later.append(partial(self._look, look))
+            return
+        before = machine.drive(self)
+        try:
+            look()
+        finally:
+            machine.drive(before)
+        self._scheduler.clock.after(machine.LOOK_S, self._look, look)
+
+    def ends(self, descriptor: int) -> Any:
+        found = self.ground.net.shaken.get(descriptor)
+        return None if found is None else (("127.0.0.1", descriptor), ("127.0.0.1", int(found.port)))
+
+    def shut_down(self, descriptor: int) -> bool:
+        found = self.ground.net.shaken.get(descriptor)
+        if found is not None:
+            found.break_()
+        return found is not None
+
+    def cut(self, ports: set[int]) -> None:
+        for each in list(self.ground.net.shaken.values()):
+            if each.listener.host is self and int(each.port) in ports:
+                each.break_()
 
     def data_path(self) -> Path:
         return self._directory

@@ -16,10 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -36,32 +33,8 @@ from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, settings, time
 from chappe.transports.refusals import RefusalLog
 
-
-@contextmanager
-def doubled(descriptor: int) -> Iterator[socket.socket]:
-    """Yield the socket behind a descriptor, which stays as it is.
-
-    Other threads go on meanwhile: it may have ended, and something else, a file that is locked, say, may have its
-    number. So nothing of it is kept in any case.
-
-    Raises:
-        OSError: It has ended, or is not a socket.
-    """
-    found = os.dup(descriptor)
-    try:
-        sock = socket.socket(fileno=found)
-        try:
-            yield sock
-        finally:
-            sock.detach()
-    finally:
-        os.close(found)
-
-
 logger = logging.getLogger(__name__)
 
-HANDLER: Final = "inproc://zeromq.zap.01"
-LOOK_S: Final = 1.0  # between two looks at the files
 OFFER_S: Final = 0.05  # between two files that others hand on: a signature, of a large one, takes milliseconds
 OFFERS_MAX: Final = 40  # of keys of groups in a second
 MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
@@ -69,7 +42,6 @@ SHOWN: Final = 200  # characters of a topic or key that is refused
 MARK: Final = "X-Chappe-Gate"  # the property of connections that were let in
 PLAIN: Final = b"chappe-plain"  # the domain of listeners that are named for those who have no keys
 ORIGINALS: Final = "originals"  # the identity that programs of the original are, which have no keys
-DESCRIPTORS: Final = ("/proc/self/fd", "/dev/fd")  # of this process, on Linux and on macOS
 
 
 class Gate:
@@ -89,8 +61,8 @@ class Gate:
         self._lock = threading.Lock()
         self._listening: list[_BoundSocket] = []
         self._admitted: set[bytes] = set()  # keys; as many as there are identities
-        self._expiry = self._watched.permissions.next_expiry(datetime.now(UTC))
-        self._decisions = Decisions(self._watched.permissions, datetime.now(UTC))
+        self._expiry = self._watched.permissions.next_expiry(time.utc_now())
+        self._decisions = Decisions(self._watched.permissions, time.utc_now())
         self._offered_at = -math.inf
         self._keys_offered = 0  # in the second that began then
         self._keys_offered_at = -math.inf
@@ -208,7 +180,7 @@ class Gate:
         if not name:
             raise UsageError(f"{where} has no keys: who is there does not say who it is")
         found = permissions.identities.get(name)
-        refusal = "the permissions do not name it" if found is None else found.refusal(datetime.now(UTC))
+        refusal = "the permissions do not name it" if found is None else found.refusal(time.utc_now())
         if found is not None and not refusal and verb and not permissions.may_somewhere(found, verb):
             refusal = f"it may not {verb}"
         if refusal or found is None:
@@ -223,7 +195,7 @@ class Gate:
 
     def server(self, verb: str, host: str, name: str) -> str:
         """Return the identity to dial at a host. Raises UsageError if that is not clear."""
-        found = self._watched.permissions.server(verb, host, datetime.now(UTC), name)
+        found = self._watched.permissions.server(verb, host, time.utc_now(), name)
         if isinstance(found, Identity):
             return found.name
         raise UsageError(f"{host} cannot be dialled: {found} ({permissions_file(self.keys.directory)})")
@@ -239,7 +211,7 @@ class Gate:
 
     def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> LogRefusal | None:
         """Return why an identity may not do this with a topic, or a whole prefix; None if it may."""
-        found = self._watched.permissions.decide(name, verb, topic, datetime.now(UTC), subtree=subtree)
+        found = self._watched.permissions.decide(name, verb, topic, time.utc_now(), subtree=subtree)
         return None if found.allowed else LogRefusal(name, verb, topic[:SHOWN], found.why, subtree)
 
     def refuse(self, refusal: LogRefusal) -> None:
@@ -272,7 +244,7 @@ class Gate:
                 self.refusals.add_stranger(count, text)
 
     def _look(self) -> None:
-        now = datetime.now(UTC)
+        now = time.utc_now()
         self._watched.refresh()
         self.groups.refresh()
         if self._watched.changes != self._seen or now >= self._expiry:
@@ -288,7 +260,7 @@ class Gate:
             logger.warning("cut off: %s", ", ".join(sorted(str(self._watched.holder(each)) for each in gone)[:5]))
             with self._lock:
                 ports = {each.port for each in self._listening if not each.sock.closed}
-            _cut(ports)
+            machine.current().cut(ports)
 
 
 @dataclass(slots=True)
@@ -315,32 +287,14 @@ def monitor_of(sock: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
 _monitors = count(1)
 
 
-def _cut(ports: set[int]) -> None:
-    """End all connections that were accepted at these ports of this process."""
-    home = next(each for each in DESCRIPTORS if os.path.isdir(each))
-    for each in os.listdir(home):
-        try:
-            with doubled(int(each)) as sock:
-                if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockname()[1] in ports:
-                    sock.getpeername()  # one that listens has none
-                    sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            continue  # it has ended, or is none
-
-
 class _ZapHandler:
-    """The context of sockets with keys, and the thread that ZeroMQ asks who may come in."""
+    """The gates of a process, and the context of sockets with keys, which asks them who may come in."""
 
     def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.context.set(zmq.MAX_SOCKETS, 16_384)
         self._domains = count(1)
         self.gates: dict[Keys, Gate] = {}
         self._by_domain: dict[str, Gate] = {}
-        self._socket: zmq.Socket[bytes] = self.context.socket(zmq.REP)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(HANDLER)
-        threading.Thread(target=self._run, name="chappe-gate", daemon=True).start()
+        self.context = machine.current().admitting(self._admit, self._look)
 
     def gate(self, keys: Keys) -> Gate:
         found = self.gates.get(keys)
@@ -352,26 +306,21 @@ class _ZapHandler:
         found.check()
         return found
 
-    def _run(self) -> None:
-        look_at = time.monotonic() + LOOK_S
-        while True:
-            if self._socket.poll(round(1000 * min(max(0.0, look_at - time.monotonic()), LOOK_S))):
-                frames = self._socket.recv_multipart()
-                try:
-                    answer = self._answer(frames)
-                except Exception:
-                    logger.exception("who asks to come in could not be judged, and is refused")
-                    answer = [b"500", b"", b""]
-                self._socket.send_multipart([b"1.0", *frames[1:2], *answer, _METADATA if answer[2] else b""])
-            now = time.monotonic()
-            if not now < look_at <= now + LOOK_S:  # a test may have put the clock forward and back
-                look_at = now + LOOK_S
-                for gate in list(self.gates.values()):
-                    try:
-                        gate.look()
-                        gate.hear()
-                    except Exception:
-                        logger.exception("the permissions in %s could not be looked at", gate.keys.directory)
+    def _look(self) -> None:
+        for gate in list(self.gates.values()):
+            try:
+                gate.look()
+                gate.hear()
+            except Exception:
+                logger.exception("the permissions in %s could not be looked at", gate.keys.directory)
+
+    def _admit(self, frames: list[bytes]) -> list[bytes]:
+        try:
+            answer = self._answer(frames)
+        except Exception:
+            logger.exception("who asks to come in could not be judged, and is refused")
+            answer = [b"500", b"", b""]
+        return [b"1.0", *frames[1:2], *answer, _METADATA if answer[2] else b""]
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         if frames[2:3] == [PLAIN] and frames[5:] == [b"NULL"]:
@@ -386,8 +335,6 @@ class _ZapHandler:
 _word: Final = os.urandom(16).hex()
 _METADATA: Final = bytes([len(MARK)]) + MARK.encode() + len(_word).to_bytes(4) + _word.encode()  # as of ZMTP
 _guard = threading.Lock()
-_handlers: list[_ZapHandler] = []  # the last one is of this process; of a parent's nothing may run, nor be thrown away
-_forks = [0]
 
 
 def gate_of(keys: Keys | None) -> Gate | None:
@@ -398,21 +345,20 @@ def gate_of(keys: Keys | None) -> Gate | None:
     """
     if keys is None:
         return None
-    if machine.current() is not machine.SYSTEM:
-        raise UsageError("the network of a test has no keys: leave out security")
     with _guard:
-        if len(_handlers) <= _forks[0]:
+        once = machine.current().once
+        if _ZapHandler not in once:
             try:
-                _handlers.append(_ZapHandler())
+                once[_ZapHandler] = _ZapHandler()
             except zmq.ZMQError as error:
                 raise ChappeError(f"ZeroMQ has no CURVE here: {error.strerror}") from None
-        return _handlers[-1].gate(keys)
+        handler: _ZapHandler = once[_ZapHandler]
+        return handler.gate(keys)
 
 
 def _forked() -> None:
     global _guard
     _guard = threading.Lock()  # another thread of the parent may have held it
-    _forks[0] = len(_handlers)
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from chappe.log.guard import Guard
 from chappe.log.handing_on import is_handed_on
 from chappe.system import machine, time
 from chappe.system.limits import EXHAUSTED, TEXT
-from chappe.transports.gate import Gate, doubled, user_of
+from chappe.transports.gate import Gate, user_of
 
 _HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)), (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)))
 # A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
@@ -339,11 +338,16 @@ class Greedy:
         if self._ended:  # what is new may have the descriptor of one that ended
             self._forget_ended()
         connection = self._connections.get(descriptor)
-        if connection is not None and on and prefix in connection.honoured and _ends(descriptor) != connection.ends:
+        if (
+            connection is not None
+            and on
+            and prefix in connection.honoured
+            and machine.current().ends(descriptor) != connection.ends
+        ):
             self._forget(descriptor)  # it ended, and another one has its descriptor
             connection = None
         if connection is None:
-            connection = self._connections[descriptor] = Connection(_ends(descriptor))
+            connection = self._connections[descriptor] = Connection(machine.current().ends(descriptor))
         (connection.prefixes.add if on else connection.prefixes.discard)(prefix)
         size = PREFIX_BYTES + len(prefix)
         change = size if on else -min(size, connection.size)
@@ -367,13 +371,13 @@ class Greedy:
         for descriptor, each in list(self._connections.items()):
             if any(guard.scope(each.who, prefix) != granted for prefix, granted in each.honoured.items()):
                 self._ended = True
-                _shut_down(descriptor)
+                machine.current().shut_down(descriptor)
 
     def _forget_ended(self) -> None:
         """Forget ended connections; ZeroMQ does not say which ended, so they are looked for when it matters."""
         self._ended = False
         for descriptor, connection in list(self._connections.items()):
-            if connection.ends is None or _ends(descriptor) != connection.ends:
+            if connection.ends is None or machine.current().ends(descriptor) != connection.ends:
                 self._forget(descriptor)
 
     def _forget(self, descriptor: int) -> Connection:
@@ -383,22 +387,12 @@ class Greedy:
 
     def _cut(self, descriptor: int) -> None:
         connection = self._forget(descriptor)
-        ends = _ends(descriptor)
+        ends = machine.current().ends(descriptor)
         if ends is None or ends != connection.ends:
             return  # that one has ended; another one has its descriptor, and is counted anew
-        if not _shut_down(descriptor):
+        if not machine.current().shut_down(descriptor):
             return  # it has just ended by itself
         raise ProtocolError(f"the member at {_shown(ends)} subscribed to more than anybody needs, and was cut off")
-
-
-def _shut_down(descriptor: int) -> bool:
-    """End a connection; return whether it was there."""
-    try:
-        with doubled(descriptor) as sock:
-            sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return False
-    return True
 
 
 def _descriptor(frame: zmq.Frame) -> int:
@@ -406,15 +400,6 @@ def _descriptor(frame: zmq.Frame) -> int:
         return int(frame.get(zmq.SRCFD))
     except zmq.ZMQError:
         return -1
-
-
-def _ends(descriptor: int) -> Any:
-    """Return the addresses of both ends, the other one first; None if there is none any more."""
-    try:
-        with doubled(descriptor) as sock:
-            return sock.getpeername(), sock.getsockname()
-    except OSError:
-        return None
 
 
 def _shown(ends: Any) -> str:

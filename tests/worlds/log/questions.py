@@ -26,7 +26,7 @@ class Questions:
         self._world = world
         self._answered = answered
         self._socket: Any = KINDS[zmq.DEALER](world.stage.host(host))
-        self._socket.arrived = self._arrived  # type: ignore[method-assign]
+        self._socket.arrived = self._arrived  # type: ignore[method-assign, assignment]
         self._socket.connect(endpoint)
 
     def ask(self, number: int, request: Request, payload: bytes = b"") -> None:
@@ -37,7 +37,7 @@ class Questions:
         except zmq.Again:
             self._world.trace(None, "there is no room for %s", request)
 
-    def _arrived(self, frames: list[bytes]) -> None:
+    def _arrived(self, frames: list[bytes], *_: object) -> None:
         try:
             self._answered(int.from_bytes(frames[0]), decode_answer(frames[1]))
         except Violation as violation:
