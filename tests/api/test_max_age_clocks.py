@@ -209,3 +209,27 @@ def test_a_producer_that_nobody_has_asked_is_taken_to_have_our_clock(
     for max_age_s, found in ((12.0, 1), (8.0, 0)):
         with Consumer("t", max_age_s=max_age_s, on_stale="drop") as consumer:
             assert len(take(consumer)) == found
+
+
+def test_who_waits_for_a_clock_is_told_though_later_records_do_not_need_it(
+    chappe_log: Log, far: Callable[[float], Source]
+) -> None:
+    world, told = chappe_log.world, list[float]()
+    source = far(0.0)
+    with world.on("near"), Consumer("t", max_age_s=30.0, on_stale="drop") as consumer:
+        consumer.wait_ready()
+        source.send()
+        assert [each.value for each in take(consumer)] == [b"0"]
+        for other in ("far", "store"):
+            world.cut("near", other)
+        source.send()  # is too old when it comes, unless the clock was set meanwhile, ...
+        world.advance(40.0)
+        source.send()  # ... and this is not
+        world.kill("far")
+        world.mend()
+        world.advance(10.0)
+        assert consumer.take() is None
+        consumer.on_ready = lambda: told.append(world.now)
+        world.advance(10.0)
+        assert told
+        assert [each.value for each in take(consumer, 0.0)] == [b"2"]

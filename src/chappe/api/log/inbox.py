@@ -345,8 +345,10 @@ class ConsumerInbox:
         """Ask for the clocks of further batches while the first of the queue cannot be judged."""
         if not self._undecided:
             self._undecided = True
+            asked = {self.queue[0].partition}  # one that is judged ends the wait of those before it in its partition
             for each in list(islice(self.queue, 1, CLOCKS_AT_ONCE)):
-                self._clock(aged, each)
+                if each.partition not in asked and self._clock(aged, each) is None:
+                    asked.add(each.partition)
 
     def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
         """End the consumer: the first record of ``stale`` is too old."""
