@@ -84,8 +84,6 @@ class Loaded(Frozen, frozen=True):
 
 
 class Backend(Protocol):
-    """The disk of a master's entries."""
-
     def load(self) -> Loaded: ...
 
     def commit(self, operations: Sequence[Operation]) -> None:

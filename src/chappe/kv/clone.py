@@ -147,7 +147,6 @@ class KvClone(KvRole):
 
     @property
     def room(self) -> bool:
-        """True if a write is taken now, or refused since there was no master for too long."""
         return self._writes.room
 
     @property
@@ -167,7 +166,6 @@ class KvClone(KvRole):
         return None if self._following.unreadable is None else self._following.stale()
 
     def idle(self) -> bool:
-        """Return True if it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
         return self._following.idle() and self._writes.idle()
 
     def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
@@ -271,7 +269,6 @@ class KvClone(KvRole):
             self._tick_at = min(self._tick_at, asks_at)
 
     def _find_out(self, now: float, actions: list[Effect]) -> None:
-        """Ask the master for its position, for callers of ``await_idle``."""
         self._following.find_out(max(self._questions.values()), now, actions)
 
     def _has_all(self, ticket: int) -> bool:

@@ -69,10 +69,8 @@ def index_of(key: Value) -> Index:
 
 
 class Engine:
-    """Entries in memory with their versions and latest changes.
-
-    Args:
-        changes_max: Changes that are remembered; older ones are forgotten.
+    """Entries in memory with their versions and latest changes. ``changes_max``: changes that are remembered; older
+    ones are forgotten.
     """
 
     def __init__(self, changes_max: int = STORE_CHANGES_MAX) -> None:
@@ -212,7 +210,6 @@ class Engine:
         self.version = version
 
     def put_unique(self, key: Value, value: Value, expires_ns: int | None = None) -> Change | None:
-        """Set a value if there is none; None if there is one."""
         return None if self.exists(key) else self.put(key, value, expires_ns)
 
     def add(self, key: Value, operand: Value, init: int, expires_ns: int | None = None) -> Change:
@@ -368,10 +365,8 @@ class StagedEntries:
 
 
 class DurableContents:
-    """A read-only view with the reading methods of ``Engine``.
-
-    Args:
-        without: The engine's latest changes, in order, that the view leaves out.
+    """A read-only view with the reading methods of ``Engine``. ``without``: the engine's latest changes, in order, that
+    the view leaves out.
     """
 
     def __init__(self, engine: Engine, without: Sequence[Change]) -> None:

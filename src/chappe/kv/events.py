@@ -144,10 +144,7 @@ class WriteFailed(StoreEvent):
 
 @dataclass(frozen=True, slots=True)
 class TwoMasters(StoreEvent):
-    """A master or clone sees two masters of one name, whose contents diverge.
-
-    Close one of them.
-    """
+    """A master or clone sees two masters of one name, whose contents diverge. Close one of them."""
 
     _text = "store {0.store!r} has two masters, {0.followed} and {0.other}: close one"
     _code = ErrorCode.MASTER_EXISTS

@@ -144,10 +144,8 @@ class Writers:
                 del self.known[entity]
 
     def forget(self) -> list[Entity]:
-        """Forget those not heard of for ``STORE_WRITER_FORGET_S`` at two looks in a row, and say whom.
-
-        The time of day may have been set, or be that of another machine than before: then at the next look who is
-        there has been heard.
+        """Forget those not heard of for ``STORE_WRITER_FORGET_S`` at two looks in a row, and say whom. The time of day
+        may have been set, or be that of another machine than before: then at the next look who is there has been heard.
         """
         old = self._clock.wall_ns() - int(STORE_WRITER_FORGET_S * NS)
         silent = [entity for entity, each in self.known.items() if each.heard_ns < old and each.channel is None]
@@ -235,7 +233,6 @@ class Followers:
     # -- what the master has to say ---------------------------------------------------------------------------------
 
     def tell(self, commands: Collection[cmd.Told], now: float, actions: list[Effect]) -> None:
-        """Send events to all of them, if there are any."""
         if self.has_clones:
             for command in commands:
                 if isinstance(command, cmd.Changed):
@@ -294,7 +291,6 @@ class Followers:
         self._apply(self.output.drop(clone, reason), now, actions)
 
     def hurry(self, now: float) -> None:
-        """Ask them to say at once how far they are."""
         self.output.hurry(now)
         self.tick_at = now
 
@@ -326,7 +322,6 @@ class Followers:
             self._greet(clone, now, actions)
 
     def snapshot_taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float, actions: list[Effect]) -> None:
-        """Note how much of its snapshot one has; with all of it, it is attached."""
         if clone not in self.output.consumers:
             self.send(clone, cmd.RetransmitFailed(_STRANGER), actions)
         elif clone in self._snapshots.takers:
@@ -430,7 +425,6 @@ class Followers:
         self.output.calm_s = self._heartbeat_s if self._originals else self._calm_s
 
     def _hold(self, event: Event[bytes], actions: list[Effect]) -> None:
-        """Hold an event, to be sent with those before and behind it."""
         held, limits = self._held, self._limits
         if not held:
             self._held_from = event.seq

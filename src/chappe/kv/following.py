@@ -86,7 +86,6 @@ class Following:
 
     @property
     def position(self) -> int | None:
-        """The master's last event that is shown; None while it is not in step."""
         return self._input.next - 1 if self.connected and not self._input.closed else None
 
     def invariants(self) -> list[str]:
@@ -102,7 +101,6 @@ class Following:
 
     @property
     def coming(self) -> tuple[int, int] | None:
-        """Progress of a snapshot: entries received, and entries in all."""
         return None if self._receiving is None else (self._receiving.taken, self._receiving.offer.entries)
 
     def age_s(self, now: float) -> float:
@@ -128,13 +126,11 @@ class Following:
                 self.past.ask(self.master, now, actions)
 
     def leave(self, actions: list[Effect]) -> None:
-        """Tell a master of chappe that it need not wait for this clone any more."""
         master = self.master if self.connected or self._receiving is None else self._receiving.master
         if (self.connected or self._receiving is not None) and master is not None and master.is_chappe:
             self._uplink.send(cmd.Leave(self._writes.channel.seq), master, actions)
 
     def hurry(self, now: float) -> None:
-        """Look for a master at the next ``handle_timeout``, as there may be one now."""
         if not self.connected and self._receiving is None:
             self._search_at = now + self._listen_s()
             self._search_s = CHANNEL_NACK_S
@@ -195,7 +191,6 @@ class Following:
             self._control(sender, command, now, actions)
 
     def _answered(self, message: cmd.Message) -> None:
-        """Check whether a message of an original answers a question."""
         if isinstance(message.command, cmd.RetransmitFailed):
             self.questions.take_event(message.command.seq)
         elif isinstance(message.command, cmd.EVENTS):
@@ -208,12 +203,10 @@ class Following:
             self._lose("its endpoint is out of reach", now, actions)
 
     def settle(self, actions: list[Effect]) -> None:
-        """Tell callers the outcomes of their writes, as far as the clone shows them."""
         if self.connected and not self._input.closed and self.master is not None:
             self._writes.settle(self.master, self._input.next, actions)
 
     def tick(self, now: float, actions: list[Effect]) -> None:
-        """Look for a master, acknowledge, ask for what is missing, grow stale."""
         if self.connected:
             if now >= self._heard_at + MASTER_SILENT_S:
                 self._lose(f"nothing was heard of it for {MASTER_SILENT_S:g} s", now, actions)
@@ -319,7 +312,6 @@ class Following:
             self._search(now, actions)
 
     def _follow(self, master: Entity) -> None:
-        """Follow a master, again or for the first time, and send writes to it."""
         self.connected = True
         self.questions.begin_again()
         self.past.begin_again()
@@ -328,7 +320,6 @@ class Following:
         self.master = master
 
     def _current(self, actions: list[Effect]) -> None:
-        """Note that the data are up to date: they may be read."""
         assert self.master is not None
         self._resumed = False
         self._stale_from = math.inf
@@ -420,7 +411,6 @@ class Following:
             self._complete(receiving, now, actions)
 
     def _decline(self, offer: cmd.Offer, master: Entity, actions: list[Effect]) -> None:
-        """Tell its master that it need not wait for us."""
         self._uplink.send(cmd.SnapshotTaken(offer.snapshot, offer.entries), master, actions)
 
     def _receive(
@@ -537,11 +527,8 @@ class Following:
         return None
 
     def _change(self, command: cmd.Mutation, expires_ns: int | None) -> Sequence[Change | None]:
-        """Apply a command of the master.
-
-        Raises:
-            ProtocolError: No master does that.
-            StoreError: It does not fit the data here.
+        """Apply a command of the master. Raises ProtocolError: no master does that; StoreError: it does not fit the
+        data here.
         """
         engine = self._engine
         if isinstance(command, cmd.Put):

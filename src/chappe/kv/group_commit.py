@@ -123,10 +123,8 @@ class Committing(Generic[T]):
         self._forgotten = [each for each in self._forgotten if each.entity not in entities]
 
     def start(self, row_of: RowOf) -> Commit | None:
-        """Return the next commit, unless one is under way or nothing waits.
-
-        ``row_of`` returns the outcomes of a clone that writes, None if it is forgotten: they go with the clone's
-        writes.
+        """Return the next commit, unless one is under way or nothing waits. ``row_of`` returns the outcomes of a clone
+        that writes, None if it is forgotten: they go with the clone's writes.
         """
         if self._under_way or not self._waiting:
             return None

@@ -161,7 +161,6 @@ class KvMaster(KvRole):
         return DurableContents(self.engine, self._ordering.commits.changes())
 
     def idle(self) -> bool:
-        """Return True if every clone in reach has everything, nothing of theirs is missing, and all is durable."""
         return self.settled and self._followers.idle(self._gone) and self._taking.idle(self._gone)
 
     # -- application: writing -----------------------------------------------------------------------------------
@@ -170,7 +169,6 @@ class KvMaster(KvRole):
         self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Effect]:  # fmt: skip
-        """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
         ordering = self._ordering
         if (
             expiry_ns is None
@@ -194,7 +192,6 @@ class KvMaster(KvRole):
         return actions
 
     def leave(self) -> list[Effect]:
-        """Send everything that is held."""
         return self.let_go()
 
     # -- of a chain ---------------------------------------------------------------------------------------------
@@ -205,18 +202,15 @@ class KvMaster(KvRole):
         return self._ordering.next_position
 
     def frozen(self) -> list[Entry]:
-        """Return all durable entries, as they are now and stay."""
         return self._ordering.frozen()
 
     def writer_rows(self) -> tuple[WriterRow, ...]:
         return self._writers.rows()
 
     def drop_waiting(self) -> list[Effect]:
-        """Undo operations that no commit has taken yet, as it is master no more; ``end`` follows."""
         return self._ordering.drop_waiting()
 
     def end(self, kept: bool, now: float) -> list[Effect]:
-        """Keep or undo the operations of the commit under way, if there is one; nobody else is told."""
         actions = self._ordering.end(kept, now)
         actions += [Resolve(ticket, TimedOut(f"store {self.name!r} went to another master")) for ticket in self._waits]
         return actions
@@ -302,7 +296,6 @@ class KvMaster(KvRole):
         return actions
 
     def hurry_idle(self, now: float) -> None:
-        """Ask clones to say at once how far they are."""
         self._followers.hurry(now)
 
     def next_timeout(self) -> float:

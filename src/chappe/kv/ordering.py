@@ -192,7 +192,6 @@ class Ordering:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def start_commit(self, actions: list[Effect]) -> None:
-        """Ask for the next commit, if something waits for one."""
         if self.durable and self.commits.count:
             commit = self.commits.start(self._writers.row)
             if commit is not None:

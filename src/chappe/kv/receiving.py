@@ -38,11 +38,7 @@ class GivenUp(Exception):
 
 
 class Receiving:
-    """One snapshot.
-
-    Args:
-        engine: The clone's present data; it does not change meanwhile.
-    """
+    """One snapshot. ``engine``: the clone's present data; it does not change meanwhile."""
 
     def __init__(
         self, master: Entity, offer: cmd.Offer, uplink: Uplink, engine: Engine, limits: KvLimits, now: float

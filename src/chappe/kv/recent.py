@@ -34,10 +34,8 @@ _LEAST: Final = AHEAD // 2  # more than the changes that are not durable yet: tw
 
 
 class EventNumbers:
-    """The numbers of one life. ``base`` is the one before that of its first event.
-
-    Args:
-        loaded: The content of the backend.
+    """The numbers of one life. ``base`` is the one before that of its first event. ``loaded``: the content of the
+    backend.
     """
 
     def __init__(self, loaded: Loaded, clock: Clock) -> None:
@@ -99,9 +97,7 @@ class Recent:
 
     def since(self, master: Entity, event: int) -> tuple[int, list[bytes]] | None:
         """Return the keys that may differ from the state of ``master`` behind its ``event``, each once; None if
-        unknown.
-
-        Before it a number: of two answers at a time the one with the lower number contains the other.
+        unknown. Before it a number: of two answers at a time the one with the lower number contains the other.
         """
         keys: dict[bytes, None] = {}
         later: _RecentState | None = None  # the one behind that which is looked at

@@ -130,7 +130,6 @@ class Voters:
         self._asks[message.sender] = now, payload
 
     def forget(self, now: float) -> None:
-        """Forget clones that have not asked for a while."""
         self._asks = {who: ask for who, ask in self._asks.items() if now < ask[0] + STAR_ORIGINAL_SILENT_S}
 
     def take(self) -> list[bytes]:
@@ -217,7 +216,6 @@ class StoreReplica(KvRole):
 
     @property
     def room(self) -> bool:
-        """True if a write is taken now, or refused for another reason than too little room."""
         if self.leads and self.master is not None:
             return self.master.room
         return self._own.writes.room
@@ -230,7 +228,6 @@ class StoreReplica(KvRole):
 
     @property
     def unconfirmed(self) -> int:
-        """Writes that the master elsewhere has not confirmed."""
         return len(self._own.writes.pending)
 
     def revision_of(self, entry: Entry) -> int:
@@ -263,7 +260,6 @@ class StoreReplica(KvRole):
         return self._take(now)
 
     def hurry_idle(self, now: float) -> None:
-        """Ask the others to say soon how far they are."""
         if self.master is not None:
             self.master.hurry_idle(now)
         self._own.writes.channel.hurry(now)
@@ -355,11 +351,9 @@ class StoreReplica(KvRole):
                 self._done.append(each)
 
     def _answer_voters(self) -> None:
-        """Answer those that asked while there was no master here."""
         self._looped += [(self._master_topic, payload) for payload in self._voters.take()]
 
     def _tell_clones(self, sender: Entity, master: Entity) -> None:
-        """Tell clones that they hear no more of this master."""
         body = cmd.encode_command(cmd.MasterSilent(master))
         self._done.append(Send(None, cmd.encode_message(0, sender, NOBODY, body), self._clone_topic))
 

@@ -246,10 +246,8 @@ class Wholes:
         self._measuring: Iterator[int] | None = None
 
     def open(self, clone: Entity, seq: int, now: float) -> bytes | None:
-        """Return all entries behind the master's event ``seq``, encoded; None if the clone has to ask again.
-
-        Raises:
-            SnapshotTooLarge: They do not fit.
+        """Return all entries behind the master's event ``seq``, encoded; None if the clone has to ask again. Raises
+        SnapshotTooLarge: they do not fit.
         """
         self._expire(now)
         if clone in self._under_way:

@@ -111,7 +111,6 @@ class ChainedMaster(StoreReplica):
         return f"it lost its chain more than {CLONE_STALE_S:g} s ago" if self._own.stale else None
 
     def idle(self) -> bool:
-        """Return True if nothing is on its way between it and those in reach, and all writes are done."""
         if not self._own.writes.idle() or self._asked is not None:
             return False
         if self.active is not None:
@@ -160,7 +159,6 @@ class ChainedMaster(StoreReplica):
         return self._take(now)
 
     def _stand(self, place: Place, now: float) -> None:
-        """Take another place in the chain, or take part in it, or no longer."""
         self._place = place
         self._met |= place.member
         if not place.head:
@@ -281,7 +279,6 @@ class ChainedMaster(StoreReplica):
         self._done.append(Send(CHAIN, (encode(Lead(self._asked, base)),)))
 
     def _lead(self, led: Led, before: Entity | None, now: float) -> None:
-        """Become master, with all data of the chain."""
         entity = led.master
         self.active = active = KvMaster(
             self.name, entity, now=now, clock=self._clock, durable=True,
@@ -375,7 +372,6 @@ class ChainedMaster(StoreReplica):
     # -- what follows from what was done ------------------------------------------------------------------------
 
     def _wake(self, now: float) -> None:
-        """Notice, before anything else, that this server stood still."""
         stood_still = now >= self._seen_at + PAUSE_S
         self._seen_at = now
         self._voters.forget(now)
@@ -383,7 +379,6 @@ class ChainedMaster(StoreReplica):
             self._doubt(now)
 
     def _look(self, now: float) -> None:
-        """Send own writes to the present master."""
         master: Entity | None = None
         if self.active is not None:
             if self._own.waits and self._serving:

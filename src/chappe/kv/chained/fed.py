@@ -32,15 +32,11 @@ class WholeBegins(NamedTuple):
 
 
 class WholeRows(NamedTuple):
-    """Some more rows of a whole state, and how many bytes they have."""
-
     rows: tuple[Row, ...]
     size: int
 
 
 class WholeEnds(NamedTuple):
-    """The end of the rows; see ``WholeState``."""
-
     writers: tuple[WriterRow, ...]
     master: Entity
     event: int

@@ -188,9 +188,7 @@ class MapClientCore:
 
     def write(self, step: say.Step, ticket: int | None, now: float) -> list[Effect]:
         """Write; ``Resolve`` answers the ticket with True, False (something else than expected was there) or an error.
-
-        Raises:
-            BufferFull: There is no ``room``.
+        Raises BufferFull: there is no ``room``.
         """
         if not self.write_all((step,), ticket):
             raise BufferFull("too many writes to the map wait for a server")
@@ -270,7 +268,6 @@ class MapClientCore:
     # -- as a MapCopy -------------------------------------------------------------------------------------------------
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """Return when the server lets an entry expire, on our clock; None for never."""
         return self._ns(now) + left_ms * MS if left_ms else None
 
     def replaced(
@@ -333,7 +330,6 @@ class MapClientCore:
         """Do nothing: a client is not told of the steps of others."""
 
     def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
-        """Report that a server has a map of another name."""
         if self.others.get(self.servers[server]) != name:
             self.others[self.servers[server]] = name
             effects.append(Report(MapRefused(self.servers[server], name)))

@@ -235,7 +235,6 @@ class Ledger:
             self._done(name, first + len(steps) - 1, plain, now)
 
     def _done(self, name: bytes, number: int, told: Sequence[Told], now: float) -> None:
-        """Note that the last told updates have the writer's steps up to ``number``."""
         session = self.session(name, now)
         if session.failed:
             self._forgive(session, told)
@@ -306,10 +305,8 @@ class Ledger:
 
     def replace(self, staged: StagedEntries, sequence: int, sessions: Sequence[WriterState], now: float,
                 effects: list[Effect]) -> None:  # fmt: skip
-        """Take over the other server's state, and drop everything else.
-
-        Its entries and the numbers of its writers are durable at once: a writer's number without its entries would
-        stand for a step that this server never had.
+        """Take over the other server's state, and drop everything else. Its entries and the numbers of its writers are
+        durable at once: a writer's number without its entries would stand for a step that this server never had.
         """
         if self.durable:
             self._former.append(Former(self.sessions, self.sequence, self.past.copy()))
@@ -349,7 +346,6 @@ class Ledger:
                 self._delete(change, effects)
 
     def _delete(self, change: Change, effects: list[Effect]) -> None:
-        """Tell others of a key that this server has removed."""
         self._expired += 1
         told = (raw_key(change.key), b"", chp.uuid_of(self._own, self._expired), b"", 0)
         self._finish(Doing((change,), (told,), order=self._order), effects)
@@ -420,7 +416,6 @@ class Ledger:
         return tuple(changes)
 
     def _note(self, told: Sequence[Told], now: float) -> None:
-        """Note new values, of which some may be session values, or have replaced some."""
         values = self.session_values
         if len(values) or any(each[3] for each in told):
             for key, _, uuid, properties, _ in told:
@@ -448,7 +443,6 @@ class Ledger:
             self._release(doing, effects)
 
     def start_commit(self, effects: list[Effect]) -> None:
-        """Begin the next commit, if there is one to begin."""
         commit = self.commits.start(self._row_of)
         if commit is not None:
             row = self._numbers.reserve(self.sequence + sum([len(each.told) for each in self.commits.under_way]))

@@ -184,7 +184,6 @@ def kthxbai(sequence: int, subtree: bytes) -> list[bytes]:
 
 
 def hugz(beat: Beat) -> list[bytes]:
-    """Return the heartbeat of a server of chappe."""
     state = b"active" if beat.active else b"passive"
     told = b"chappe=1\nstate=%b\nsequence=%d\nevery=%d\n" % (state, beat.sequence, beat.every_ms)
     for name, text in ((b"role", beat.role), (b"witness", beat.witness)):

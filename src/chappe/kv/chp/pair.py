@@ -139,7 +139,6 @@ class PairedMapServer:
 
     @property
     def crowded(self) -> bool:
-        """True if so much waits for the backend that the collector is not to be read."""
         return self.core.crowded
 
     @property
@@ -148,7 +147,6 @@ class PairedMapServer:
 
     @property
     def under_way(self) -> int:
-        """Bytes that clients of chappe were sent and have not taken."""
         return self.core.under_way
 
     def start(self, now: float) -> list[Effect]:
@@ -159,7 +157,6 @@ class PairedMapServer:
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """Take a request to the snapshot socket, which may be a vote. Raises ProtocolError."""
         self._wake(now)
         if frames and frames[0] == chp.ICANHAZ:
             self._decide(self.star.handle_request(0, now), now)
@@ -206,12 +203,10 @@ class PairedMapServer:
         return self._take()
 
     def begin_anew(self) -> list[Effect]:
-        """Let clients of chappe open their streams anew, as one of their messages was lost here."""
         self._done += self.core.begin_anew()
         return self._take()
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """Note a prefix that a subscriber wants published, or no longer; called for each subscriber."""
         self._done += self.core.handle_subscription(prefix, on, now)
         return self._take()
 
@@ -310,7 +305,6 @@ class PairedMapServer:
             self._missed = True
 
     def _let_go(self, now: float) -> None:
-        """Go on, as it is known which server is active."""
         core = self.core
         held, self._held = self._held, deque()
         self._held_bytes = 0
@@ -360,5 +354,4 @@ class PairedMapServer:
 
 
 def _life(session: bytes) -> int:
-    """Return the number of a life, of the session by which its server follows another one."""
     return int.from_bytes(session[-8:])

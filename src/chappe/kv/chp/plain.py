@@ -55,7 +55,6 @@ class Plain:
         return due
 
     def ask(self, client: bytes, subtree: bytes, now: float, effects: list[Effect]) -> None:
-        """Take a client's request; its earlier ones are void."""
         if client in self._takers:
             effects.append(Close(client))
         self.forget(client)

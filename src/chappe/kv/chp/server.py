@@ -294,7 +294,6 @@ class MapServerCore:
         return self.ledger.sequence if self.ledger.followed else 0
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """Return when an entry expires that has so much left; None for never."""
         return self.ledger.ns(now) + left_ms * 1_000_000 if left_ms else None
 
     def replaced(
@@ -317,15 +316,12 @@ class MapServerCore:
         """Do nothing: a passive server has no steps of its own."""
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
-        """Note the steps of writers that the other server has refused."""
         self.ledger.refuse(failed, now)
 
     def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
-        """Report that the other server has a map of another name."""
         effects.append(Report(MapRefused("the other server", name)))
 
     def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
-        """Report that the other server may not serve this one."""
         effects.append(Report(MapDenied("the other server", reason)))
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:

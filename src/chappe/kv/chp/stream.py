@@ -69,10 +69,8 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One write of one or several keys, done wholly or not at all.
-
-    ``sets`` are key, body (empty: delete), milliseconds to live and properties; ``expected`` what must be there: key
-    and body, an empty one where there is nothing.
+    """One write of one or several keys, done wholly or not at all. ``sets`` are key, body (empty: delete), milliseconds
+    to live and properties; ``expected`` what must be there: key and body, an empty one where there is nothing.
     """
 
     sets: tuple[tuple[bytes, bytes, Milliseconds, bytes], ...]
