@@ -57,7 +57,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'chappe.spark' has no attribute {name!r}")

@@ -70,8 +70,6 @@ _clients: OrderedDict[ChainPlace, Chain] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class ChainPlace:
-    """The place of a chain, for driver and executors alike."""
-
     path: str  # of its configuration
     patience_s: float  # how long a chain that does not answer is waited for
     security: LogSecurity = None  # who we are, if its stores have keys
@@ -146,7 +144,6 @@ class ChainStaging:
         return found
 
     def put(self, piece: EncodedPiece) -> None:
-        """Send a piece; waits for the oldest one if too many are under way."""
         if len(piece.raw) > BODY_BYTES_MAX:
             raise RecordTooLarge(
                 f"a row has {len(piece.raw):,} bytes, of {BODY_BYTES_MAX:,} that a chain takes at once"
@@ -166,7 +163,6 @@ class ChainStaging:
             self._settle_oldest()
 
     def give_up(self) -> None:
-        """Make the chain discard staged data; if it is unreachable, the data expires later."""
         self._under_way.clear()
         _forget(self._place, [DropRows(self._sink.name, self._sink.run, *self._at)])
 
@@ -199,7 +195,6 @@ def commit(place: ChainPlace, sink: Sink, batch: int, attempts: Sequence[tuple[i
 
 
 def abort(place: ChainPlace, sink: Sink, batch: int, attempts: Sequence[tuple[int, int]]) -> None:
-    """Make the chain discard data that attempts staged; if it is unreachable, the data expires later."""
     _forget(place, [DropRows(sink.name, sink.run, batch, task, attempt) for task, attempt in attempts])
 
 

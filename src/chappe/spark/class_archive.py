@@ -67,10 +67,8 @@ def archive_path(java: JavaFound) -> Path:
 
 
 def make_archive() -> Path:
-    """Start Spark once in a process of its own, and have Java write its classes at the end; about half a minute.
-
-    Raises:
-        SparkUnavailable: Spark cannot be started, or Java did not write the file. Definite.
+    """Start Spark once in a process of its own, and have Java write its classes at the end; about half a minute. Raises
+    SparkUnavailable: Spark cannot be started, or Java did not write the file. Definite.
     """
     java = ensure_java()
     path = archive_path(java)

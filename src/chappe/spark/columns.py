@@ -73,10 +73,8 @@ class RecordColumns:
 
     @classmethod
     def find(cls, schema: t.StructType, topic: str | None, order: Sequence[str] = ()) -> RecordColumns:
-        """Find them by name, upper or lower case; ``topic`` and ``order`` are what the options say.
-
-        Raises:
-            UsageError: One is missing, has a type that cannot be written, or is of no use; the text names it.
+        """Find them by name, upper or lower case; ``topic`` and ``order`` are what the options say. Raises UsageError:
+        one is missing, has a type that cannot be written, or is of no use; the text names it.
         """
         places = _places(schema)
         if "value" not in places:

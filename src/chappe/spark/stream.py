@@ -200,7 +200,6 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return end
 
     def _check(self, offsets: Offsets) -> None:
-        """Look at what comes from a checkpoint."""
         places.check_offsets(offsets)
         selection = self._options.reading.selection
         others = [topic for topic in offsets if topic != SYMBOLS and not selection.has_topic(topic)]
@@ -211,10 +210,8 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             )
 
     def _check_left(self, start: Offsets, view: StoresView, keys: set[Key]) -> None:
-        """Check that everything that was read is still in the stores.
-
-        A store may come back, so that is an error only when everybody answers, and in a query that goes on only when it
-        stays so.
+        """Check that everything that was read is still in the stores. A store may come back, so that is an error only
+        when everybody answers, and in a query that goes on only when it stays so.
         """
         watched = view.whole and self._options.reading.fail_on_data_loss
         lost = None

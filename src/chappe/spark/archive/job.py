@@ -198,11 +198,8 @@ def merged_spans(found: Iterable[Mapping[str, Mapping[str, OffsetSpan]]]) -> dic
 
 
 def check_spans(manifest: ArchiveManifest, spans: Mapping[str, Mapping[str, OffsetSpan]], skip_lost: bool) -> None:
-    """Check that every partition goes on exactly where the archive ended, whatever the query did.
-
-    Raises:
-        OffsetOutOfRange: Records are missing.
-        StorageError: Records came that are archived already.
+    """Check that every partition goes on exactly where the archive ended, whatever the query did. Raises
+    OffsetOutOfRange: records are missing; StorageError: records came that are archived already.
     """
     for topic, partitions in spans.items():
         for partition, span in partitions.items():

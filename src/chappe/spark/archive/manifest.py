@@ -109,11 +109,8 @@ class _Format(msgspec.Struct):
 
 
 def load(directory: Path) -> ArchiveManifest:
-    """Return the newest version.
-
-    Raises:
-        UsageError: There is no archive.
-        StorageFormat: The archive was written by a newer chappe, or is damaged.
+    """Return the newest version. Raises UsageError: there is no archive; StorageFormat: the archive was written by a
+    newer chappe, or is damaged.
     """
     while True:
         found = _versions(directory)
@@ -268,7 +265,6 @@ def followed_by(
 
 @contextmanager
 def _writing(directory: Path) -> Iterator[None]:
-    """Translate errors of the operating system."""
     try:
         yield
     except OSError as error:
@@ -282,10 +278,8 @@ def file_schema() -> pa.Schema:
 
 
 def directory_of(topic: str, day: int) -> str:
-    """Return the directory of a topic and a day (days since 1970), below the archive.
-
-    Raises:
-        UsageError: The topic's name does not fit into that of a directory.
+    """Return the directory of a topic and a day (days since 1970), below the archive. Raises UsageError: the topic's
+    name does not fit into that of a directory.
     """
     return f"{_topic_directory(topic)}/date={day_text(day)}"
 

@@ -50,10 +50,7 @@ class WantedRecords:
 
 @dataclass(slots=True)
 class GroupPiece:
-    """Neighbours of one partition in one row group.
-
-    ``floor`` is the latest time of what comes before in the partition.
-    """
+    """Neighbours of one partition in one row group. ``floor``: the latest time of what comes before in it."""
 
     partition: tuple[str, str]
     first: int
@@ -98,10 +95,8 @@ class Window:
 
 
 def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: WantedRecords) -> list[RowGroup]:
-    """Return the row groups that hold wanted records, by their earliest times.
-
-    Raises:
-        StorageError: A file cannot be read.
+    """Return the row groups that hold wanted records, by their earliest times. Raises StorageError: a file cannot be
+    read.
     """
     groups: list[RowGroup] = []
     for path, each in files:
@@ -115,13 +110,9 @@ def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: WantedRecords) -> l
 def sweep(
     groups: list[RowGroup], wanted: WantedRecords, held_bytes: int = HELD_BYTES, unsealing: Unsealing | None = None
 ) -> Iterator[Window]:
-    """Yield all wanted records, in the order; ``groups`` is what ``plan`` found.
-
-    What was archived sealed is opened by ``unsealing``; its times in the order are those of the archive.
-
-    Raises:
-        StorageError: A file cannot be read.
-        Sealed: Something cannot be opened.
+    """Yield all wanted records, in the order; ``groups`` is what ``plan`` found. What was archived sealed is opened by
+    ``unsealing``; its times in the order are those of the archive. Raises StorageError: a file cannot be read; Sealed:
+    something cannot be opened.
     """
     ranks = {each: n for n, each in enumerate(sorted({p.partition for group in groups for p in group.pieces}))}
     held: list[_Held] = []

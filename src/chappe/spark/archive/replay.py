@@ -160,10 +160,8 @@ class Replay:
         self.progress.earlier = self.progress.sent = self._sent
 
     def run(self) -> None:
-        """Send everything and wait until it is stored; Ctrl-C ends it at any time.
-
-        Raises:
-            ChappeError: Of the archive or of a producer. The same replay can be started again, and goes on.
+        """Send everything and wait until it is stored; Ctrl-C ends it at any time. Raises ChappeError: of the archive
+        or of a producer. The same replay can be started again, and goes on.
         """
         for window in sweep(self._groups, self._wanted, unsealing=self._unsealing):
             self._send_window([self._not_sent(run) for run in window.runs])

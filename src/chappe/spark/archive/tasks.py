@@ -28,8 +28,6 @@ _MERGE_ROWS: Final = 65_536
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """A file that a task has written: its path below the archive, and what is in it."""
-
     path: str
     topic: str
     day: int

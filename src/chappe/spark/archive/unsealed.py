@@ -11,14 +11,9 @@ from chappe.reading.kept import MARK, Unsealing
 
 
 def unsealed(table: pa.Table, pieces: Iterable[tuple[int, int, tuple[str, str]]], unsealing: Unsealing) -> pa.Table:
-    """Return the same rows; those that are plain stay as they are.
-
-    Args:
-        pieces: Where rows of one partition begin, how many there are, and their topic and partition.
-
-    Raises:
-        Sealed: Something cannot be opened.
-        StorageError: The first row of a sealed batch is not here, and was not before.
+    """Return the same rows; those that are plain stay as they are. ``pieces``: where rows of one partition begin, how
+    many there are, and their topic and partition. Raises Sealed: something cannot be opened; StorageError: the first
+    row of a sealed batch is not here, and was not before.
     """
     found: list[pa.Table] = []
     done = 0

@@ -46,11 +46,7 @@ class Prepared:
 
 
 def prepare(spark: SparkSession, pipeline: Pipeline, towers: str) -> list[Prepared]:
-    """Let Spark analyse everything.
-
-    Raises:
-        PipelineInvalid: Something does not fit; all that is found is named.
-    """
+    """Let Spark analyse everything. Raises PipelineInvalid: something does not fit; all that is found is named."""
     problems: list[Problem] = []
 
     def attempt(keys: tuple[str | int, ...], make: Callable[[], T]) -> T | None:
@@ -319,7 +315,6 @@ def sink_options(given: Output, towers: str) -> dict[str, str]:
 
 
 def option_problems(pipeline: Pipeline, towers: str) -> Iterator[Problem]:
-    """Yield options that source or sink refuse."""
     for each in pipeline.inputs:
         try:
             Options.parse(source_options(each, towers))

@@ -31,8 +31,6 @@ _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a pipeline: a sentence, the file, and the line in it."""
-
     file: Path
     line: int
     text: str

@@ -50,10 +50,8 @@ _OF_INPUT: Final = {"subscribe": "topic", "subscribepattern": "prefix", "startin
 
 
 def read_pipeline(file: Path) -> model.Pipeline:
-    """Read and check a file; nothing is started, imported or asked.
-
-    Raises:
-        PipelineInvalid: It cannot be used; all that is wrong with it is named.
+    """Read and check a file; nothing is started, imported or asked. Raises PipelineInvalid: it cannot be used; all that
+    is wrong with it is named.
     """
     text, python = _read(file)
     block = _block(file, text) if python else text

@@ -41,10 +41,8 @@ class PipelineNotRunning(ChappeError):
 
 @dataclass(slots=True)
 class PipelineState:
-    """The state of a running pipeline.
-
-    ``started`` is when the process was started, ``began`` and ``updated`` are
-    ISO 8601 in UTC. ``page`` is the address of Spark's own page, if it has one.
+    """The state of a running pipeline. ``started`` is when the process was started, ``began`` and ``updated`` are ISO
+    8601 in UTC. ``page`` is the address of Spark's own page, if it has one.
     """
 
     name: str
@@ -80,10 +78,8 @@ class States:
 
     @contextmanager
     def claim(self, state: PipelineState) -> Iterator[None]:
-        """Be the one running pipeline of this name while the context lasts.
-
-        Raises:
-            PipelineRunning: There is one already.
+        """Be the one running pipeline of this name while the context lasts. Raises PipelineRunning: there is one
+        already.
         """
         self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         keep_private(self.directory)
@@ -146,10 +142,8 @@ class States:
         raise PipelineNotRunning(f"no pipeline {name} runs here" + (f"; there are {names}" if names else ""))
 
     def stop(self, name: str, timeout_s: float) -> bool:
-        """Ask a pipeline to end after the batch under way; whether it has ended in time.
-
-        Raises:
-            PipelineNotRunning: No pipeline of this name runs.
+        """Ask a pipeline to end after the batch under way; whether it has ended in time. Raises PipelineNotRunning: no
+        pipeline of this name runs.
         """
         state = self.find(name)
         os.kill(state.pid, signal.SIGTERM)
