@@ -15,11 +15,8 @@ FOLDER = "groups"
 
 
 class GroupDatabase(SmallDatabase):
-    """Below the directory of a store, which the caller has locked; see ``GroupStorage``.
-
-    Raises:
-        StorageFormat: It was written by a newer chappe.
-        StorageError: It cannot be read.
+    """Below the directory of a store, which the caller has locked; see ``GroupStorage``. Raises StorageFormat: it was
+    written by a newer chappe; StorageError: it cannot be read.
     """
 
     NAME = "groups.sqlite"

@@ -279,10 +279,7 @@ class PendingFile:
 
 
 class Journals:
-    """The journals in ``directory``; all name the same partition address.
-
-    Raises the errors of ``Journal``.
-    """
+    """The journals in ``directory``; all name the same partition address. Raises the errors of ``Journal``."""
 
     def __init__(self, directory: Path, topic: str | None, address: str) -> None:
         self._further = directory / "topics"

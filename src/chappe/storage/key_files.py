@@ -174,10 +174,8 @@ def authority_check(certificates: bytes) -> Check:
 
 
 def curve_keys(keys: Keys) -> CurveKeys:
-    """The keys of an identity's ZeroMQ sockets: the second in its private file.
-
-    Raises:
-        UsageError: There are none, others can read them, or the passphrase is wrong or missing.
+    """The keys of an identity's ZeroMQ sockets: the second in its private file. Raises UsageError: there are none,
+    others can read them, or the passphrase is wrong or missing.
     """
     path = key_file(keys.directory, keys.name)
     _, _, rest = read_private(path).partition(PEM_END)
@@ -258,7 +256,6 @@ class WatchedPermissions:
 
     @property
     def raw(self) -> bytes:
-        """The permissions in force as the authority signed them, to be handed on."""
         return self._now.raw
 
     @property
@@ -266,7 +263,6 @@ class WatchedPermissions:
         return self._now.changes
 
     def refresh(self) -> bool:
-        """Load the file again if it has changed; return whether its permissions are in force now."""
         with self._lock:
             return self._refresh()
 
@@ -306,7 +302,6 @@ class WatchedPermissions:
         return found >= former
 
     def _other_authority(self) -> str:
-        """Return advice for a replaced authority, as a part of a sentence."""
         path = authority_file(self.directory)
         if stamp_of(path) == self._authority:
             return ""

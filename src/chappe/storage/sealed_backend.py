@@ -47,10 +47,8 @@ class SealedBackend:
         self._cipher: RowCipher | None = None
 
     def load(self) -> Loaded:
-        """Open all entries; those of an earlier epoch are sealed anew, with a key that nobody has had before.
-
-        Raises:
-            Sealed: The file is of a plain data store, or its key was not given to us.
+        """Open all entries; those of an earlier epoch are sealed anew, with a key that nobody has had before. Raises
+        Sealed: the file is of a plain data store, or its key was not given to us.
         """
         loaded = self._inner.load()
         header = [value for key, value, _ in loaded.entries if key == SEALED_KEY]

@@ -41,10 +41,8 @@ DOUBT_S: Final = 0.05  # ... and while somebody waits for a word on them
 
 
 def read_sealed(directory: Path, group: str, check: Check) -> KeyChain | None:
-    """The keys of a group, if the authority has signed them; None if there is no file.
-
-    Raises:
-        ConfigError: They are not signed so, too large or malformed.
+    """The keys of a group, if the authority has signed them; None if there is no file. Raises ConfigError: they are not
+    signed so, too large or malformed.
     """
     path = sealed_file(directory, group)
     try:
@@ -76,7 +74,6 @@ class WatchedGroups:
         self._stamps: dict[str, Stamp | None] = {}
 
     def refresh(self) -> None:
-        """Load files that have changed, of the groups that the permissions have."""
         with self._lock:
             for group in self._permissions.permissions.sealed:
                 stamp = stamp_of(sealed_file(self.directory, group.name))
@@ -88,17 +85,14 @@ class WatchedGroups:
         return self._shelf.keys(group)
 
     def versions(self) -> dict[str, int]:
-        """The versions of the groups that the permissions have; 0 where there are no keys."""
         return {each.name: self._shelf.version(each.name) for each in self._permissions.permissions.sealed}
 
     def wanted(self, group: str, name: str) -> bool:
-        """True if an identity is of a group, by the permissions."""
         permissions = self._permissions.permissions
         who = permissions.identities.get(name)
         return who is not None and any(each.name == group and each.has(who) for each in permissions.sealed)
 
     def after(self, group: str, version: int) -> bytes:
-        """Return the lines added since a version, to be handed on; empty if there are none."""
         with self._lock:
             return self._shelf.after(group, version)
 
@@ -178,13 +172,8 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class SealedGroups:
-    """The files of an identity; for one thread at a time.
-
-    Args:
-        asks: Whether towers or forwarders will say which keys there are: nothing is sealed with older ones then.
-
-    Attributes:
-        held: What they say for it, as of the last ``look``.
+    """The files of an identity; for one thread at a time. ``asks``: whether towers or forwarders will say which keys
+    there are: nothing is sealed with older ones then. ``held``: what they say for it, as of the last ``look``.
     """
 
     def __init__(self, keys: Keys, *, asks: bool = False) -> None:
@@ -209,13 +198,8 @@ class SealedGroups:
         self.held.take(self._watched.permissions, self._shared.keys, doubts)
 
     def sealer(self) -> Sealer:
-        """Begin a new life of a sender.
-
-        Raises:
-            UsageError: The identity has no key to sign with.
-        """
+        """Begin a new life of a sender. Raises UsageError: the identity has no key to sign with."""
         return Sealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
 
     def message_sealer(self) -> MessageSealer:
-        """Begin a life like ``sealer``, for single messages."""
         return MessageSealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))

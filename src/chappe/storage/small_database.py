@@ -16,10 +16,7 @@ Statement = tuple[str, Sequence[object]]
 
 
 class SmallDatabase:
-    """The database in a folder, which is made with it.
-
-    Every method that writes is durable when it returns.
-    """
+    """The database in a folder, which is made with it. Every method that writes is durable when it returns."""
 
     NAME: ClassVar[str]
     FORMAT: ClassVar[int]

@@ -84,13 +84,8 @@ class _AttemptFile:
 
 class StagedFiles:
     """Staged rows and sinks below the directory of a store, which the caller has locked; see ``StagedStorage``.
-
-    Args:
-        database: Makes what remembers the sinks.
-
-    Raises:
-        StorageFormat: It was written by a newer chappe.
-        StorageError: It cannot be read.
+    ``database``: makes what remembers the sinks. Raises StorageFormat: it was written by a newer chappe; StorageError:
+    it cannot be read.
     """
 
     def __init__(

@@ -56,10 +56,8 @@ class RecordingEncoder:
         self._topics: dict[bytes, int] = {}
 
     def encode(self, topic: bytes, payload: bytes, kind: int) -> bytes:
-        """The entry of a message, behind that of its topic if that is new.
-
-        Raises:
-            InvalidData: The payload is neither a value nor a command, or the file has as many topics as it can have.
+        """The entry of a message, behind that of its topic if that is new. Raises InvalidData: the payload is neither a
+        value nor a command, or the file has as many topics as it can have.
         """
         number = self._topics.get(topic)
         made = bytearray()

@@ -81,8 +81,6 @@ def folder_name(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicFolder:
-    """The folder of a topic in the store ``store_id``."""
-
     ops: FileOps
     path: str
     topic: str
@@ -101,7 +99,6 @@ class TopicFolder:
 
     @property
     def beginnings(self) -> str:
-        """The directory of notes on segments that are written to."""
         store = os.path.dirname(os.path.dirname(self.path))
         return os.path.join(store, BEGUN, os.path.basename(self.path))
 
@@ -124,7 +121,6 @@ class TopicFolder:
 
 
 def segment_numbers(path: str) -> tuple[set[int], set[int]]:
-    """Numbers of the segments and of the indexes in a folder."""
     return numbers_of(path, SEGMENT), numbers_of(path, ".idx")
 
 
@@ -234,7 +230,6 @@ class StoreDirectory:
             ops.sync_directory(self.topics)  # a process may have been killed after it made a folder
 
     def folder(self, topic: str, path: str = "") -> TopicFolder:
-        """The folder of a topic: at ``path``, or where it belongs."""
         return TopicFolder(self._ops, path or os.path.join(self.topics, folder_name(topic)), topic, self.store_id)
 
     def put_away(self, path: str) -> str:

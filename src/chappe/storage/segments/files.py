@@ -89,7 +89,6 @@ class FileOps:
 
     @contextmanager
     def opened(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """A file that is open as long as that lasts."""
         fd = self.open(path, flags)
         try:
             yield fd
@@ -141,14 +140,9 @@ class FileOps:
             return self.read_all(fd, os.fstat(fd).st_size, 0)
 
     def replace_file(self, path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
-        """Write a file so that always the old or the new content is found, never a mixture.
-
-        Args:
-            durable: Return only when it is on disk. Without it a power cut may leave an empty file; for
-                content that carries a checksum and can be made again.
-
-        Raises:
-            OSError: The old content is still there.
+        """Write a file so that always the old or the new content is found, never a mixture. ``durable``: return only
+        when it is on disk. Without it a power cut may leave an empty file; for content that carries a checksum and can
+        be made again. Raises OSError: the old content is still there.
         """
         temporary = path + ".tmp"
         try:
@@ -305,7 +299,6 @@ def check_format(found: object, known: int, path: Path) -> None:
 
 
 def checksum(text: str) -> str:
-    """Return the checksum that a small file of JSON carries."""
     return f"{crc32c(text.encode()):08x}"
 
 

@@ -188,7 +188,6 @@ class Index:
         return bytes(self._names[at[index] : at[index + 1]])
 
     def name(self, index: int) -> str:
-        """The partition at ``index`` of the sorted names."""
         return self._name(index).decode("utf-8", "surrogateescape")
 
     def all_names(self) -> list[str]:

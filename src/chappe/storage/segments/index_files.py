@@ -87,11 +87,8 @@ def find_index(folder: TopicFolder, number: int) -> tuple[Index | None, bool]:
 
 
 def load_index(folder: TopicFolder, number: int) -> Index:
-    """The index of a sealed segment, made again if it is damaged or missing.
-
-    Raises:
-        OSError: The segment cannot be read.
-        Damaged: There is neither an index nor a segment.
+    """The index of a sealed segment, made again if it is damaged or missing. Raises OSError: the segment cannot be
+    read; Damaged: there is neither an index nor a segment.
     """
     index, unreadable = find_index(folder, number)
     if index is not None:

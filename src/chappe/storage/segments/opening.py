@@ -51,10 +51,7 @@ class Folders:
         self._strange: dict[str, TopicFolder] = {}  # nothing in them is of their topic
 
     def find(self) -> list[TopicFolder]:
-        """The folder of each topic, sorted by topic.
-
-        Raises OSError: A folder cannot be read.
-        """
+        """The folder of each topic, sorted by topic. Raises OSError: A folder cannot be read."""
         expected = self._expected()
         self._look(expected)
         for folder in self._strange.values():

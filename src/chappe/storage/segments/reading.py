@@ -108,11 +108,8 @@ class SegmentReader:
         return None
 
     def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: BlockPiece) -> bytes:
-        """Return the batch of a piece, clipped to the extent.
-
-        Raises:
-            Damaged: It was read twice, and its checksum is wrong.
-            OSError: It cannot be read now.
+        """Return the batch of a piece, clipped to the extent. Raises Damaged: it was read twice, and its checksum is
+        wrong; OSError: it cannot be read now.
         """
         fd = self.handles.fd(index.folder, extent.segment)
         seed = index.folder.seed(extent.segment)

@@ -177,7 +177,6 @@ class ChangeLog:
 
     @property
     def newest(self) -> int:
-        """The version of the newest change; 0 if there was none."""
         return self._versions[-1] if self._versions else 0
 
     def touch(self, slot: Slot, version: int) -> None:

@@ -224,7 +224,6 @@ class SegmentStorage:
         return len(touched)
 
     def _appender(self, topic: str) -> Appender:
-        """The appender of a topic, with room for a write."""
         appender = self._appenders.get(topic)
         if appender is None:
             appender = self._appenders[topic] = self._create(topic)

@@ -85,7 +85,6 @@ class ActiveIndex:
             self.table.damaged.add(row)
 
     def pieces(self, partition: str, offset: int) -> Iterator[BlockPiece]:
-        """Yield the pieces from the one that has ``offset`` on, up to a gap; none if it is not here."""
         rows = self._partitions.get(partition)
         if rows is None:
             return
@@ -97,7 +96,6 @@ class ActiveIndex:
             at += 1
 
     def within(self, first: int, end: int) -> Iterator[tuple[str, BlockPiece]]:
-        """Partition and place of every block that has a byte in ``first`` <= n < ``end``, readable or not."""
         table = self.table
         row = max(bisect_right(table.position, first) - 1, 0)
         while row < len(table) and table.position[row] < end:
@@ -108,7 +106,6 @@ class ActiveIndex:
             row += 1
 
     def at_time(self, partition: str, first: int, next_: int, timestamp: int) -> int | None:
-        """The first offset in ``first`` <= n < ``next_`` whose block ends at or after ``timestamp``."""
         rows = self._partitions.get(partition)
         if rows is None:
             return None
