@@ -56,8 +56,6 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise"):
 
 
 class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept"):
-    """Phase two: vote for this."""
-
     number: Number
     ballot: Ballot
     value: Value
@@ -80,15 +78,11 @@ class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse"):
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
-    """The newest that is decided."""
-
     number: Number
     value: Value
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A question for decisions behind ``number``."""
-
     number: Number
 
 
@@ -103,11 +97,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frame: bytes) -> Message:
-    """Decode a message.
-
-    Raises:
-        ProtocolError: It is not one.
-    """
+    """Decode a message. Raises ProtocolError: it is not one."""
     try:
         return _DECODER.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -167,7 +157,6 @@ class Agreement:
 
     @property
     def number(self) -> int:
-        """The newest number that is known to be decided."""
         return self.memory.number
 
     @property
@@ -176,7 +165,6 @@ class Agreement:
 
     @property
     def may_vote(self) -> bool:
-        """True if its votes on the next number count."""
         return not self.memory.number or self._disks[self.place] == self.memory.disk
 
     @property
@@ -199,7 +187,6 @@ class Agreement:
 
     @property
     def majority(self) -> int:
-        """The votes needed for the next number."""
         return self._servers // 2 + 1 if self.memory.number else self._servers
 
     def next_timeout(self) -> float:
@@ -240,7 +227,6 @@ class Agreement:
         self._rest()
 
     def handle_message(self, sender: int, message: Message, now: float) -> list[Effect]:
-        """Take a message of another server; ``sender`` is its place."""
         match message:
             case Decided():
                 return self._learn(message)

@@ -466,7 +466,6 @@ class BinaryStar:
             self._lead(self._wish, "the partner agrees", effects)
 
     def _meet_original(self, effects: list[Effect]) -> None:
-        """Decide by the table of the Guide."""
         state = self._original
         if state == ACTIVE:
             if self._next_does != FollowingPartner(0, 0):

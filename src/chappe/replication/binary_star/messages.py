@@ -133,11 +133,7 @@ def encode_beat(beat: Beat, pair: bytes) -> bytes:
 
 
 def decode_state(frame: bytes) -> int | tuple[Beat, bytes]:
-    """Decode the digit of an original, or a beat and the name of its pair.
-
-    Raises:
-        ProtocolError: It is neither.
-    """
+    """Decode the digit of an original, or a beat and the name of its pair. Raises ProtocolError: it is neither."""
     state = STATES.get(frame)
     if state is not None:
         return state
@@ -211,8 +207,6 @@ class PartnerBeat:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """Serve clients, in this term."""
-
     term: int
 
 

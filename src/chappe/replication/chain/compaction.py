@@ -52,8 +52,6 @@ class CompactionServer(Protocol):
 
 @dataclass(slots=True)
 class _StateMaking:
-    """A snapshot in the making, of the state after an entry."""
-
     making: Making
     index: int
     term: int
@@ -63,11 +61,7 @@ class _StateMaking:
 
 
 class Compaction:
-    """The compaction of one server's log.
-
-    Args:
-        size: Of the state that the server begins with.
-    """
+    """The compaction of one server's log. ``size``: of the state that the server begins with."""
 
     def __init__(self, server: CompactionServer, limits: ChainLimits, size: int) -> None:
         self._server = server
@@ -113,7 +107,6 @@ class Compaction:
         return made if made is not None and made.index >= self._server.log.base else None
 
     def shorten(self, now: float) -> None:
-        """Make a state of the log when it is long."""
         server = self._server
         log = server.log
         upto = server.committed if server.next is None else min(server.committed, server.next.acked)

@@ -38,7 +38,6 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The members' places, head first."""
         return tuple(place for place, _ in self.chain)
 
     def life(self, place: int) -> int:
@@ -57,11 +56,7 @@ def encode(configuration: Configuration) -> bytes:
 
 
 def decode(value: bytes) -> Configuration:
-    """Decode a configuration.
-
-    Raises:
-        ProtocolError: It is not one, or has no members.
-    """
+    """Decode a configuration. Raises ProtocolError: it is not one, or has no members."""
     try:
         found = _DECODER.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -179,12 +179,10 @@ class ChainServerCore:
 
     @property
     def log_most(self) -> int:
-        """The bytes that the log may have before a state takes its place."""
         return self.compaction.log_most
 
     @property
     def gives(self) -> bool:
-        """True if a joiner gets its state from here."""
         return self.joining.gives
 
     @property
@@ -292,7 +290,6 @@ class ChainServerCore:
         return done if outcome is None else [*done, *self.storing.refused(VOTE, str(outcome), now)]
 
     def ask_out(self, place: int, out: bool, now: float) -> None:
-        """Keep a server out of the chain, or let it come back; raises UsageError."""
         self.proposing.ask_out(place, out)
         self._beat_at = now
 
@@ -440,7 +437,6 @@ class ChainServerCore:
                 self.apply(message.committed)
 
     def _repeat(self, now: float) -> None:
-        """Repeat messages that may have been lost."""
         self._acked = None
         for target in (self.next, self.joining.joiner):
             if target is not None:
@@ -476,7 +472,6 @@ class ChainServerCore:
         self._seen_at = now
 
     def agree(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Return effects of the agreement, and those of its decision."""
         if self.agreement.number > self.number:
             return effects + self._enter(self.agreement.number, self.agreement.value, now)
         return effects

@@ -209,7 +209,6 @@ class Downstream:
                 self._bytes += size
 
     def repeat(self, now: float) -> None:
-        """Repeat messages that may have been lost."""
         if self.known:
             self._told = (-1, -1)
             if self.sent > self.acked and now - self.moved_at >= self.limits.again_s:

@@ -86,7 +86,6 @@ class Joining:
 
     @property
     def gives(self) -> bool:
-        """True if a joiner gets its state from here."""
         joiner = self.joiner
         return joiner is not None and (joiner.known or joiner.giver is not None or joiner.waits)
 

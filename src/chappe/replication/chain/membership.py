@@ -139,7 +139,6 @@ def another(drawn: int, number: int) -> int:
 
 
 def _founded(known: ChainView) -> Proposal:
-    """Found the chain, which needs everybody."""
     beats = known.beats
     everybody = range(len(known.names))
     begins = "a chain begins when all its servers are there and hear each other"

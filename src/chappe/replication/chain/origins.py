@@ -27,7 +27,6 @@ class Origins:
         self._used = _Shares()
 
     def put(self, session: int, origin: bytes, *, used: bool) -> None:
-        """Add a session, or note that it is used now."""
         if used:
             self._unused.remove(session, origin)
             self._used.put(session, origin)
@@ -41,11 +40,7 @@ class Origins:
         self._used.remove(session, origin)
 
     def next_to_go(self, sessions: Iterable[int]) -> int:
-        """Return the one to evict.
-
-        Args:
-            sessions: All that are open, the least recently used one first.
-        """
+        """Return the one to evict. ``sessions``: all that are open, the least recently used one first."""
         if len(self._unused) > FEW:
             return self._unused.first_of_most()
         return self._used.first_of_most() if self._used.most > 1 else next(iter(sessions))

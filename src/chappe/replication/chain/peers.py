@@ -33,7 +33,6 @@ class Peers:
             self._heard_at[place] = now
 
     def beat(self, place: int, now: float) -> Beat | None:
-        """Return the newest beat of a server that is heard."""
         fresh = now - self._heard_at.get(place, -math.inf) < self._silent_s
         return self._beats.get(place) if fresh else None
 
@@ -45,6 +44,5 @@ class Peers:
         return sum(1 << place for place in self.heard(now))
 
     def mutual(self, place: int, now: float) -> Beat | None:
-        """Return the beat of a server that is heard, and hears this one."""
         beat = self.beat(place, now)
         return beat if beat is not None and beat.hears >> self.place & 1 else None

@@ -47,10 +47,8 @@ class ProposingServer(Protocol):
 
 
 class Proposing:
-    """The part of a server that proposes configurations.
-
-    Args:
-        durable: Whether a chain that does not exist yet is founded as durable.
+    """The part of a server that proposes configurations. ``durable``: whether a chain that does not exist yet is
+    founded as durable.
     """
 
     def __init__(self, server: ProposingServer, limits: ChainLimits, *, durable: bool, now: float) -> None:

@@ -133,8 +133,6 @@ _HEAD: Final = msgspec.msgpack.Decoder(_StateHead)
 
 
 class ChainReplica:
-    """The state behind the entry ``applied``."""
-
     def __init__(self, machine: ReplicatedMachine, limits: ChainLimits, *, fixed: bool = False) -> None:
         self.machine = machine
         self._fixed = fixed
@@ -211,7 +209,6 @@ class ChainReplica:
             return RAISED, _reason(error)
 
     def last(self, session: int) -> int | None:
-        """Return the newest command of a session; None if it is not open."""
         found = self._sessions.get(session)
         return None if found is None else found.last
 

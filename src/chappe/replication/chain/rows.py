@@ -63,7 +63,6 @@ class Rows(Generic[Key]):
         return tuple(self._parts)
 
     def pieces(self) -> Iterator[bytes]:
-        """Return a snapshot of all rows as an iterator of pieces for ``RowsTaken``."""
         return _Pieces(list(self.share()))
 
     def taking(self) -> RowsTaken[Key]:

@@ -179,8 +179,6 @@ class ServingServer(Protocol):
 
 
 class Serving:
-    """The part of a server that clients see."""
-
     def __init__(self, server: ServingServer, limits: ChainLimits) -> None:
         self._server = server
         self._limits = limits
@@ -314,7 +312,6 @@ class Serving:
         return [Send(place, confirm) for place in server.peers.others]
 
     def _last(self, session: int) -> int | None:
-        """Return the newest command of a session in the log; None: it is not open."""
         server = self._server
         last = self._lasts.get(session)
         if last is None:

@@ -45,7 +45,6 @@ class Storing:
 
     @property
     def saves(self) -> bool:
-        """True if a state is to be saved, or is being saved."""
         return self._saves is not None
 
     @property
@@ -56,7 +55,6 @@ class Storing:
     # -- what changes -----------------------------------------------------------------------------------------
 
     def replace_log(self, state: ChainState) -> None:
-        """Let a state take the place of the log up to it."""
         if self._server.member and state.index <= self.synced:
             self._saves, self._state = state, None  # an older one that was refused is not needed any more
         else:
