@@ -91,10 +91,8 @@ class KeyChain:
         self._take([text + b" " + b64encode(signature)], [change])
 
     def extend(self, raw: bytes, check: Check) -> bool:
-        """Take what somebody hands on; returns whether there was anything new.
-
-        Raises:
-            ConfigError: It is too large, not signed, malformed, or does not follow what is here.
+        """Take what somebody hands on; returns whether there was anything new. Raises ConfigError: it is too large, not
+        signed, malformed, or does not follow what is here.
         """
         if len(raw) > HANDED_BYTES_MAX:
             raise ConfigError(f"it is larger than {HANDED_BYTES_MAX} bytes")
@@ -161,10 +159,8 @@ class KeyChain:
 
 
 def read_chain(raw: bytes, group: str, check: Check, *, handed: bool = False) -> KeyChain:
-    """A whole file of this group, or one that was ``handed`` on, of which each signature is looked at.
-
-    Raises:
-        ConfigError: The authority has not signed it so, or it is too large or malformed.
+    """A whole file of this group, or one that was ``handed`` on, of which each signature is looked at. Raises
+    ConfigError: the authority has not signed it so, or it is too large or malformed.
     """
     bytes_max = HANDED_BYTES_MAX if handed else FILE_BYTES_MAX
     if len(raw) > bytes_max:
@@ -214,11 +210,7 @@ BEHIND_S: Final = 10.0  # so long such a word counts, if what it speaks of does 
 
 
 class KeyShelf:
-    """For one thread at a time.
-
-    Args:
-        check: Whether the authority has signed something.
-    """
+    """For one thread at a time. ``check``: whether the authority has signed something."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -231,7 +223,6 @@ class KeyShelf:
         return None if chain is None else chain.keys
 
     def version(self, group: str) -> int:
-        """The number of lines there have been; 0 if there are no keys."""
         chain = self._chains.get(group)
         return 0 if chain is None else chain.version
 
@@ -278,10 +269,8 @@ class KeyShelf:
         return True
 
     def offer(self, group: str, raw: bytes) -> bool:
-        """Take what somebody hands on; returns whether it is newer.
-
-        Raises:
-            ConfigError: It is no such thing, or does not follow what is here. The same again is told no more.
+        """Take what somebody hands on; returns whether it is newer. Raises ConfigError: it is no such thing, or does
+        not follow what is here. The same again is told no more.
         """
         known = hash((group, raw))
         if known in self._useless:

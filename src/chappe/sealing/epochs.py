@@ -136,11 +136,7 @@ def lasting_wrapping(secret: bytes, group: str, number: int) -> Cipher:
 
 @dataclass(frozen=True, slots=True)
 class GroupAuthority:
-    """The authority, which makes epochs.
-
-    Args:
-        key: A secret of the authority that it always has.
-    """
+    """The authority, which makes epochs. ``key``: a secret of the authority that it always has."""
 
     key: bytes
 

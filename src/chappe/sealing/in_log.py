@@ -38,7 +38,6 @@ class RecordSealing:
         self._secrets: dict[str, EpochSecret] = {}  # by group, of the epoch to seal in
 
     def seals(self, topic: str) -> bool:
-        """True if a topic is sealed, as far as is known now."""
         return self._held.group(topic) is not None
 
     def may_come(self, topic: str) -> bool:

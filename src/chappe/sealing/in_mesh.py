@@ -73,7 +73,6 @@ class MeshSealing:
     # -- sealing --------------------------------------------------------------------------------------
 
     def seals(self, topic: bytes) -> bool:
-        """True if a topic is sealed, as far as is known now."""
         return self._group(topic) is not None
 
     def seal(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY) -> bytes:
@@ -154,7 +153,6 @@ class MeshSealing:
 
     @property
     def waits(self) -> bool:
-        """True if something is kept, as its keys are not there yet."""
         return bool(self._kept)
 
     def look(self) -> list[Message]:

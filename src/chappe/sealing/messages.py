@@ -45,8 +45,6 @@ class MessageFrame(SealedFrame):
 
 @dataclass(frozen=True, slots=True)
 class OpenedContent:
-    """The content of a message, and how it was sealed."""
-
     content: bytes
     frame: MessageFrame
 

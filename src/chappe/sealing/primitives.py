@@ -69,7 +69,6 @@ class SteadyCipher:
         return self._siv.encrypt(text, list(beside))
 
     def open(self, sealed: bytes, *beside: bytes) -> bytes | None:
-        """Return the sealed text; None if anything is other than it was."""
         if len(sealed) <= TAG_BYTES:
             return None
         try:

@@ -157,8 +157,6 @@ RECORDS: Final = Purpose(b"chappe sealed sender 1", b"chappe sealed records 1\n"
 
 @dataclass(frozen=True, slots=True)
 class OpenedRecords:
-    """The content of a sealed batch, and its sender."""
-
     content: bytes
     sender: str
     span: RecordSpan
@@ -197,8 +195,6 @@ class Sealer(SenderLife):
 
 @dataclass(slots=True)
 class _PartitionEnd:
-    """The end of the opened part of a partition."""
-
     sender: str
     span: RecordSpan
     epoch: int

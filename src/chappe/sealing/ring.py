@@ -19,8 +19,6 @@ EARLY: Final = timedelta(hours=1)  # not all clocks agree
 
 @dataclass(frozen=True, slots=True)
 class EpochSecret:
-    """The secret that the keys of one epoch are derived from."""
-
     group: str
     number: int
     secret: bytes = field(repr=False)
@@ -131,10 +129,8 @@ class HeldGroups:
     def take(
         self, permissions: Permissions, keys: Callable[[str], GroupKeys | None], doubts: Mapping[str, str] | None = None
     ) -> None:
-        """Go by these permissions from now on, and by the keys of their groups.
-
-        Args:
-            doubts: By group, why the newest ones should not be used to seal: what is said of their file.
+        """Go by these permissions from now on, and by the keys of their groups. ``doubts``: by group, why the newest
+        ones should not be used to seal: what is said of their file.
         """
         if (doubts or {}) != self._doubts:
             self._doubts = doubts or {}
@@ -162,7 +158,6 @@ class HeldGroups:
         return self._rings.get(group)
 
     def within(self, group: Group) -> bool:
-        """True if the identity is of a group."""
         who = self.permissions.identities.get(self.name)
         return who is not None and group.has(who)
 

@@ -30,10 +30,8 @@ def wrapped(key: bytes, store: bytes, secret: EpochSecret, salt: bytes) -> bytes
 
 
 def unwrapped(header: bytes, store: bytes, ring: Ring) -> tuple[int, bytes | None]:
-    """The epoch, and the key of the file; None if that was not given to us.
-
-    Raises:
-        ProtocolError: It is not what ``wrapped`` makes, for this store.
+    """The epoch, and the key of the file; None if that was not given to us. Raises ProtocolError: it is not what
+    ``wrapped`` makes, for this store.
     """
     if len(header) != _HEADER_BYTES or header[0] != VERSION:
         raise ProtocolError("its key is of a newer version, or malformed")
@@ -54,8 +52,6 @@ def _wrapping(store: bytes, secret: EpochSecret, salt: bytes) -> Cipher:
 
 
 class RowCipher:
-    """Seals and opens rows with the key of a file."""
-
     def __init__(self, key: bytes) -> None:
         self._keys = SteadyCipher.of(key, b"chappe sealed store keys 1")
         self._values = SteadyCipher.of(key, b"chappe sealed store values 1")

@@ -41,7 +41,6 @@ class Purpose:
         return self.signed + digest(content) + bound
 
     def cipher(self, secret: EpochSecret, sender: str, salt: bytes, make: Callable[[bytes], Cipher] = Cipher) -> Cipher:
-        """Return the cipher of one life of a sender in one epoch."""
         parts = (secret.group.encode(), secret.number.to_bytes(4), sender.encode())
         return make(derived(secret.secret, self.key, *parts, salt=salt))
 
