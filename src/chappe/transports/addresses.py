@@ -35,9 +35,7 @@ class TowerAddress:
     @classmethod
     def parse(cls, text: str) -> TowerAddress:
         """Parse ``[NAME@]HOST[:SUBPORT[:PUBPORT]]``; the original's defaults, PUBPORT is SUBPORT + 1. 0: any free port.
-
-        Raises:
-            UsageError: It is not of that form.
+        Raises UsageError: it is not of that form.
         """
         if not isinstance(text, str):
             raise cls._refused(text)
@@ -90,9 +88,7 @@ class ForwarderAddress:
     @classmethod
     def parse(cls, text: str) -> ForwarderAddress:
         """Parse ``[NAME@]HOST[:PORT]``, where the other two ports follow, or ``HOST:PORT:PORT:PORT``. 0: any free port.
-
-        Raises:
-            UsageError: It is not of that form.
+        Raises UsageError: it is not of that form.
         """
         if not isinstance(text, str):
             raise cls._refused(text)

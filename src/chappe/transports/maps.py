@@ -65,10 +65,8 @@ class MapAddress:
             raise UsageError(f"{str(self)!a} is not an address to connect to: give HOST:PORT or NAME@HOST:PORT")
 
     def known(self, gate: Gate | None) -> MapAddress:
-        """Return the address with the identity that is to be dialled there, if there are keys.
-
-        Raises:
-            UsageError: The identity is not clear, or cannot be dialled there.
+        """Return the address with the identity that is to be dialled there, if there are keys. Raises UsageError: the
+        identity is not clear, or cannot be dialled there.
         """
         self.check_dialled()
         if gate is None and self.name:

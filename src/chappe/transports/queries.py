@@ -143,10 +143,8 @@ class StoreClient:
             self.forget(wanted)
 
     def send(self, request: Request, payload: bytes | None = None) -> bytes:
-        """Send one request without waiting; the result is what ``receive`` or ``forget`` takes.
-
-        Args:
-            payload: The batch of a Stage request; no other has one.
+        """Send one request without waiting; the result is what ``receive`` or ``forget`` takes. ``payload``: the batch
+        of a Stage request; no other has one.
         """
         if self._guard is not None:
             request = self._guard.asking(self._name, request) or request  # who may not store it is not believed

@@ -95,13 +95,11 @@ class Audited:
         self._left_out = 0
 
     def begin(self) -> bool:
-        """Note refusals from now on; return False if they are already noted."""
         with self._lock:
             began, self.on = not self.on, True
         return began
 
     def end(self) -> None:
-        """Stop noting refusals, and forget those that are there."""
         with self._lock:
             self.on = False
             self._noted.clear()

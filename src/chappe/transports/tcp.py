@@ -117,10 +117,8 @@ class TcpLink:
     # -- in -------------------------------------------------------------------------------------------
 
     def receive(self) -> bool:
-        """Read once; return False if nothing was there.
-
-        Raises:
-            LinkLost: The peer closed, or sent bytes that are not TLS or fail in it.
+        """Read once; return False if nothing was there. Raises LinkLost: the peer closed, or sent bytes that are not
+        TLS or fail in it.
         """
         try:
             buffer = _buffers.pop()
@@ -252,10 +250,8 @@ class TcpLink:
     # -- out ------------------------------------------------------------------------------------------
 
     def send(self, take: Callable[[int, int], list[bytes]]) -> bool:
-        """Write the frames that ``take`` returns until there are none; return False if the socket took no more.
-
-        Raises:
-            LinkLost: The connection broke.
+        """Write the frames that ``take`` returns until there are none; return False if the socket took no more. Raises
+        LinkLost: the connection broke.
         """
         try:
             while True:
@@ -288,10 +284,8 @@ class TcpLink:
             raise LinkLost(f"the connection broke: {error.strerror or error}") from None
 
     def start(self) -> None:
-        """Begin the TLS handshake, if there is one; ``send`` sends its bytes.
-
-        Raises:
-            LinkLost: TLS does not take the host that was dialled.
+        """Begin the TLS handshake, if there is one; ``send`` sends its bytes. Raises LinkLost: TLS does not take the
+        host that was dialled.
         """
         if self._wire is None:
             return

@@ -76,12 +76,8 @@ class Contexts:
 
     @cached_property
     def ids(self) -> frozenset[bytes]:
-        """The endpoint ids that our own certificate names.
-
-        A handshake with ourselves tells, and whether our own authority takes our certificate.
-
-        Raises:
-            UsageError: It does not.
+        """The endpoint ids that our own certificate names. A handshake with ourselves tells, and whether our own
+        authority takes our certificate. Raises UsageError: it does not.
         """
         if self.check == "authority" and not self.accepting.verify_mode:
             return frozenset()
@@ -107,7 +103,6 @@ class Contexts:
         return named_ids(dialler)
 
     def wrap(self, host: str | None) -> TlsWire:
-        """TLS for a connection that we opened to ``host``, or that we accepted if it is None."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         if host is None:
             return TlsWire(self.accepting.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
@@ -124,10 +119,8 @@ class TlsWire:
 
 
 def contexts(security: Security) -> Contexts | None:
-    """Return the contexts for ``security``; None for plain connections.
-
-    Raises:
-        UsageError: A file is missing or wrong; the text says which and what to do.
+    """Return the contexts for ``security``; None for plain connections. Raises UsageError: a file is missing or wrong;
+    the text says which and what to do.
     """
     if isinstance(security, Tls):
         found = Contexts(_authenticated(security, True), _authenticated(security, False), security.check)
