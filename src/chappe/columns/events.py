@@ -246,7 +246,6 @@ class _Reading:
         )
 
     def _times(self, run: ValueRun, timed: NDArray[np.bool_]) -> tuple[pa.Array, ValueRun]:
-        """Return the network times, of those that have metadata, and where that ends."""
         if not timed.any():
             return pa.nulls(len(timed), TIME), run
         inside = run.only(timed)
@@ -283,7 +282,6 @@ class _Reading:
     # -- together ---------------------------------------------------------------------------------
 
     def _merged(self, parts: list[_ColumnPart]) -> list[pa.RecordBatch]:
-        """Return a record batch for each event and types of its arguments."""
         wholes: dict[tuple[str | None, int], list[_ColumnPart]] = {}
         for part in sorted(parts, key=lambda part: int(part.places[0])):
             same = wholes.setdefault((part.event, len(part.args)), [])

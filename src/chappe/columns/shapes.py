@@ -107,7 +107,6 @@ def listed(shape: Shape) -> Shape | type[Apart] | None:
 
 @cache
 def scalar_types() -> dict[int, pa.DataType]:
-    """Return the types of what is no container, by tag."""
     pa = pyarrow()
     text = pa.string()
     return {

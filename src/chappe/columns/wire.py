@@ -298,7 +298,6 @@ class EventBytes:
         return ReadColumn(Shape(TABLE, (found.shape, values.shape)), array, ends)
 
     def _elements(self, run: ValueRun, counts: Places, width: int) -> tuple[ValueRun, Places]:
-        """Return all elements of containers, ``width`` for each that is counted, and where the containers end."""
         counts = width * counts
         refuse(run.rows, counts > run.limit - run.at)
         rows, limit = np.repeat(run.rows, counts), np.repeat(run.limit, counts)

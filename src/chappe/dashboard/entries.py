@@ -240,11 +240,8 @@ class Entries:
         self._lock = threading.Lock()
 
     def open(self, kind: str, name: str) -> OpenEntries:
-        """Look inside, now and again: it stays open for some seconds after the last time.
-
-        Raises:
-            UsageError: Too many are open, or it does not exist.
-            NoMaster, NotPermitted, MasterExists: As ``Endpoint.attach_clone``.
+        """Look inside, now and again: it stays open for some seconds after the last time. Raises UsageError: too many
+        are open, or it does not exist; NoMaster, NotPermitted, MasterExists: as ``Endpoint.attach_clone``.
         """
         key = (kind, name)
         with self._opening(key):  # others are not held up by one whose master does not answer

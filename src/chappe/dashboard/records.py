@@ -145,7 +145,6 @@ class _Search:
         return found
 
     def _take(self, raw: bytes | memoryview, partition: str, offset: int, found: list[Record]) -> int:
-        """Take what is wanted of a batch; return the offset behind it."""
         try:
             batch = Batch.parse(raw)
             if batch.sealed is not None:

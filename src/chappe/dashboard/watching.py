@@ -60,7 +60,6 @@ class SourceRunner:
         return self.picture()[0]
 
     def picture(self) -> tuple[SystemSnapshot, Drawing]:
-        """Return the same, and where everybody stands."""
         self._asked_at = now = time.monotonic()
         made = self._made
         if made is None or now - made[0] > STALE_LOOKS * self._look_s:  # nobody has asked for long

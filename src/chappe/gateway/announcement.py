@@ -49,9 +49,7 @@ _ALL: Final[Filter] = tuple([bytes((first,)) for first in range(256) if first !=
 
 def as_chosen(prefixes: Iterable[bytes], domain: str) -> Filter:
     """The prefixes that a user chose to pass from a domain, as a filter; the empty one is all but reserved topics.
-
-    Raises:
-        UsageError: One is reserved, or there are too many.
+    Raises UsageError: one is reserved, or there are too many.
     """
     found: set[bytes] = set()
     for each in prefixes:

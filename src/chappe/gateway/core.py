@@ -154,13 +154,8 @@ class _Side:
 
 
 class GatewayCore:
-    """Joins two domains. ``now`` is monotonic seconds.
-
-    Args:
-        clock: The time of day: a gateway's name begins with it.
-
-    Raises:
-        UsageError: Domains have no proper names, or the same one, or the sides have the same endpoint.
+    """Joins two domains. ``now`` is monotonic seconds. ``clock``: the time of day: a gateway's name begins with it.
+    Raises UsageError: Domains have no proper names, or the same one, or the sides have the same endpoint.
     """
 
     def __init__(
@@ -329,10 +324,8 @@ class GatewayCore:
             self._turned_until = min(self._turned_until, now + self._limits.listen_s)
 
     def _may_pass_from(self, fed: frozenset[int], now: float) -> float:
-        """When messages may pass, as far as it is known; infinity if others do.
-
-        Args:
-            fed: The sides that it feeds at present.
+        """When messages may pass, as far as it is known; infinity if others do. ``fed``: the sides that it feeds at
+        present.
         """
         assert self.place is not None
         rival = self.place.rival is not None
@@ -388,7 +381,6 @@ class GatewayCore:
     # -- what is wanted ---------------------------------------------------------------------------------------
 
     def _wanted(self, side: int) -> Filter:
-        """Return the filter asked of a side for the other one."""
         if not self.passing:
             return NOTHING
         limits = self._limits

@@ -8,8 +8,6 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class GatewayPasses:
-    """The gateway passes messages from now on."""
-
     domains: tuple[str, str]
 
     def __str__(self) -> str:

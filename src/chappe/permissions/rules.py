@@ -134,7 +134,6 @@ class Group:
     names: frozenset[str]
 
     def has(self, identity: Identity) -> bool:
-        """True if it belongs to the group, if it is anybody at all."""
         if identity.revoked is not None:
             return False
         return EVERYBODY in self.names or identity.name in self.names or identity.role in self.roles
@@ -334,7 +333,6 @@ class Decisions:
         return self.scopes(who, verbs, prefix) == ((prefix, False),)
 
     def why_not(self, who: str, verb: str, topic: str) -> str:
-        """Return the reason why somebody may not, for people."""
         for name in who.split(AND):
             found = self.permissions.decide(name, verb, topic, self._now)
             if not found.allowed:

@@ -122,10 +122,8 @@ class _PermissionsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def verified(raw: bytes, check: Check) -> Permissions:
-    """Read a file, if the authority has signed it.
-
-    Raises:
-        ConfigError: It has not, or the file is too large or malformed. The text lacks the file's name.
+    """Read a file, if the authority has signed it. Raises ConfigError: it has not, or the file is too large or
+    malformed. The text lacks the file's name.
     """
     body, signature = split(raw)
     newer = _FORMAT.search(body.partition(b"[")[0])
@@ -229,7 +227,6 @@ def with_identity(text: str, identity: Identity) -> str:
 
 
 def with_group(text: str, group: Group) -> str:
-    """Return the text with a further group, at its end; all else stays as it is."""
     lines = ["", "[[sealed]]", f"group = {quoted(group.name, bare=False)}", _listed("topics", group.topics)]
     lines += [_listed(key, sorted(some)) for key, some in (("roles", group.roles), ("names", group.names)) if some]
     return text.rstrip("\n") + "\n" + "\n".join([*lines, ""])

@@ -192,10 +192,8 @@ def check_ends(wanted: Mapping[Key, int], known: Mapping[Key, KnownPartition], o
 
 
 def without_lost(wanted: Sequence[Range], known: Mapping[Key, KnownPartition], fail: bool) -> list[Range]:
-    """Find records that retention took before they were read.
-
-    The tasks check again, since retention goes on; found here, one error names all that is lost. Raises
-    OffsetOutOfRange if ``fail``.
+    """Find records that retention took before they were read. The tasks check again, since retention goes on; found
+    here, one error names all that is lost. Raises OffsetOutOfRange if ``fail``.
     """
     kept, lost = [], []
     for each in wanted:

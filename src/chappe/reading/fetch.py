@@ -59,7 +59,6 @@ class Patience:
         self._pause_max_s = pause_max_s
 
     def pause(self) -> bool:
-        """Wait a little; False once it is over."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             return False

@@ -94,11 +94,8 @@ class ConsumerGroups:
         return GroupStatus(name, tuple(sorted(crew, key=lambda each: (each.member, each.life))), positions)
 
     def reset(self, name: str, at: Callable[[Key, KnownPartition], int | None]) -> dict[Key, tuple[int, int]]:
-        """Set positions to what ``at`` says for each partition of the group; returns them, before and after.
-
-        Where ``at`` says None the position stays.
-
-        Raises UsageError if the group has living members, or no store knows it.
+        """Set positions to what ``at`` says for each partition of the group; returns them, before and after. Where
+        ``at`` says None the position stays. Raises UsageError if the group has living members, or no store knows it.
         """
         rows, _, crew = self._rows(name)
         _need_nobody(name, crew)

@@ -32,13 +32,8 @@ class Unsealing:
 
     def open(self, topic: str, partition: str, offset: int, raw: bytes | None) -> Batch | None:
         """Return the batch of a marked row; None if it is plain all the same, as any record may have such a header.
-
-        Args:
-            raw: The value there.
-
-        Raises:
-            Sealed: It cannot be opened.
-            StorageError: The row with the batch did not come before.
+        ``raw``: the value there. Raises Sealed: it cannot be opened; StorageError: the row with the batch did not come
+        before.
         """
         key = topic, partition
         if raw is not None:

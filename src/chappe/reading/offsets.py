@@ -107,10 +107,8 @@ def from_moment(timestamp: int) -> Offsets:
 
 
 def check_offsets(offsets: object) -> None:
-    """Look at offsets that come from a checkpoint.
-
-    Raises:
-        StorageFormat: They were written by a newer chappe, or by something else.
+    """Look at offsets that come from a checkpoint. Raises StorageFormat: they were written by a newer chappe, or by
+    something else.
     """
     if not isinstance(offsets, dict) or not all(isinstance(each, dict) for each in offsets.values()):
         raise StorageFormat(

@@ -61,13 +61,8 @@ def escaped(text: str) -> str:
 
 
 class Pattern:
-    """A pattern, ready to be asked.
-
-    Attributes:
-        beginning: What every name that matches starts with, as far as that is plain to see.
-
-    Raises:
-        UsageError: It is malformed, or pyarrow is not installed.
+    """A pattern, ready to be asked. ``beginning``: what every name that matches starts with, as far as that is plain to
+    see. Raises UsageError: it is malformed, or pyarrow is not installed.
     """
 
     def __init__(self, text: str) -> None:

@@ -76,7 +76,6 @@ class StoresView:
 
     @property
     def endpoints(self) -> list[str]:
-        """All stores, whether they answer or not."""
         return list(self._stores)
 
     @property
@@ -95,16 +94,12 @@ class StoresView:
         self._most = max(self._most, len(self._stores))
 
     def client(self, endpoint: str) -> StoreClient | None:
-        """Return the connection to a store; None while it is away."""
         store = self._stores.get(endpoint)
         return None if store is None else store.client
 
     def refresh(self) -> set[Key]:
-        """Ask every store what changed; return the partitions for which anything did.
-
-        Raises:
-            TimedOut: No store has ever answered: most likely the addresses are wrong. Later, a picture of no
-                stores is an empty one, and no error.
+        """Ask every store what changed; return the partitions for which anything did. Raises TimedOut: no store has
+        ever answered: most likely the addresses are wrong. Later, a picture of no stores is an empty one, and no error.
         """
         self._look_up()
         changed: set[Key] = set()

@@ -36,7 +36,6 @@ class Alarm:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def fileno(self) -> int:
-        """The descriptor to be waited on; -1 after ``close``."""
         return self._descriptor
 
     def set(self, seconds: float) -> None:
@@ -45,7 +44,6 @@ class Alarm:
         self._settime(self._descriptor, 0, self._where, None)
 
     def clear(self) -> None:
-        """Make it readable no more."""
         try:
             os.read(self._descriptor, 8)
         except BlockingIOError:

@@ -28,10 +28,8 @@ def give_way() -> None:
 
 
 def check(cpus: Iterable[int]) -> tuple[int, ...]:
-    """The processors in the order given.
-
-    Raises:
-        UsageError: None is given, one may not be used by this process, or the system cannot bind.
+    """The processors in the order given. Raises UsageError: none is given, one may not be used by this process, or the
+    system cannot bind.
     """
     found = tuple(cpus)
     if sys.platform != "linux":

@@ -133,10 +133,8 @@ class FileLock:
 
 
 def held_by(path: str | Path) -> str:
-    """Return the holder of a lock: ``process 12``, or ``another process`` if unknown.
-
-    Where the system does not tell, the number in the file counts if that process exists:
-    the present holder need not have written it.
+    """Return the holder of a lock: ``process 12``, or ``another process`` if unknown. Where the system does not tell,
+    the number in the file counts if that process exists: the present holder need not have written it.
     """
     number = _holder(path) or _written(path)
     return f"process {number}" if number and _is_there(number) else "another process"

@@ -39,10 +39,8 @@ def has_descriptors() -> bool:
 
 
 def need_descriptors() -> None:
-    """Check that a member can be made. ZeroMQ would abort the process halfway through.
-
-    Raises:
-        TooManyOpenFiles: It cannot.
+    """Check that a member can be made. ZeroMQ would abort the process halfway through. Raises TooManyOpenFiles: it
+    cannot.
     """
     held: list[int] = []
     try:

@@ -184,7 +184,6 @@ class Machine:
     # -- sockets ---------------------------------------------------------------------------------------
 
     def stream(self, family: int) -> socket.socket:
-        """A new socket of TCP."""
         return socket.socket(family, socket.SOCK_STREAM)
 
     def listen(self, host: str, port: int, backlog: int) -> socket.socket:
@@ -302,10 +301,8 @@ def current() -> Machine:
 
 
 def use(machine: Machine, outside: frozenset[int] = frozenset()) -> Machine:
-    """Make new members run on another machine; returns the one before.
-
-    Args:
-        outside: Threads that stay on the operating system.
+    """Make new members run on another machine; returns the one before. ``outside``: threads that stay on the operating
+    system.
     """
     global _current, _outside
     before, _current, _outside = _current, machine, outside

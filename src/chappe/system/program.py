@@ -33,7 +33,6 @@ def label(given: object = None) -> str:
 
 
 def _running() -> str:
-    """Return the name of the module or file that runs."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")

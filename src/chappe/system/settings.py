@@ -29,12 +29,8 @@ DEFAULT_LISTEN: Final = TOWER_HOST
 
 
 def forwarders() -> str | None:
-    """Return the forwarders that members use instead of a tower, or None.
-
-    The first source that names a tower or forwarders decides; if it names both, forwarders win.
-
-    Raises:
-        ConfigError: The configuration file cannot be used.
+    """Return the forwarders that members use instead of a tower, or None. The first source that names a tower or
+    forwarders decides; if it names both, forwarders win. Raises ConfigError: the configuration file cannot be used.
     """
     found: str | None = None
     for each in _sources():
@@ -81,11 +77,8 @@ def _sources() -> tuple[Mapping[str, str], ...]:
 
 
 def find_file(explicit: str | None) -> Path | None:
-    """Return the configuration file to use, or None.
-
-    Raises:
-        ConfigError: The explicit file is missing, or the one in the current directory may have been planted by
-            another user.
+    """Return the configuration file to use, or None. Raises ConfigError: the explicit file is missing, or the one in
+    the current directory may have been planted by another user.
     """
     if explicit:
         path = Path(explicit).expanduser()

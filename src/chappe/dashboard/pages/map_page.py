@@ -282,7 +282,6 @@ def _about(snapshot: SystemSnapshot, drawing: Drawing, chosen: str) -> About:
 
 
 def _rates(unit: str, frames: float | None, size: float | None) -> str:
-    """Return the rate of one direction; empty where nobody told."""
     if frames is None:
         return ""
     return f"{rate(frames)} {unit}/s" + ("" if size is None else f", {many_bytes(round(size))}/s")

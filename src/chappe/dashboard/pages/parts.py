@@ -75,10 +75,8 @@ def address(path: str, **chosen: str) -> str:
 
 
 class Here:
-    """The address of one viewer. A choice is made by going to its address: pages change in one way only.
-
-    Args:
-        at: Address at which the viewer begins.
+    """The address of one viewer. A choice is made by going to its address: pages change in one way only. ``at``:
+    address at which the viewer begins.
     """
 
     def __init__(self, at: str) -> None:

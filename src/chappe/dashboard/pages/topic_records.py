@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 
 class SearchOutcome(NamedTuple, Generic[T]):
-    """The result of a search, or the ``problem`` that prevented it."""
-
     found: T | None
     problem: str = ""
 

@@ -19,10 +19,8 @@ Statuses = Mapping[str, ChainServerStatus | None]
 
 
 class ChainSource:
-    """Looks at chains.
-
-    Args:
-        files: Of each its configuration, as ``chappe chain serve`` takes it. Raises ConfigError, UsageError.
+    """Looks at chains. ``files``: of each its configuration, as ``chappe chain serve`` takes it. Raises ConfigError,
+    UsageError.
     """
 
     name = "chains"

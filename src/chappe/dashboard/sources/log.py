@@ -235,7 +235,6 @@ class LogSource:
         )
 
     def _retention(self, topic: str, stores: Iterable[str]) -> str:
-        """Return the retention of a topic in words; of each store where they differ."""
         found: dict[str, None] = {}
         for endpoint in stores:
             client = self._view.client(endpoint)

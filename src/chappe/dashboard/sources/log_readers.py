@@ -76,10 +76,8 @@ class ConsumerCommits(NamedTuple):
 def committed_elsewhere(
     reports: Mapping[str, TrafficReport], labels: Labels, kept_here: Callable[[str], bytes]
 ) -> list[ConsumerCommits]:
-    """Return consumers that told how far they have committed, each under a name of its own.
-
-    Args:
-        kept_here: Digest of the directory in which we look ourselves for the positions of an identity.
+    """Return consumers that told how far they have committed, each under a name of its own. ``kept_here``: digest of
+    the directory in which we look ourselves for the positions of an identity.
     """
     found: list[ConsumerCommits] = []
     names: set[str] = set()
@@ -105,10 +103,8 @@ Partitions: TypeAlias = Mapping[str, Mapping[str, KnownPartition]]  # by topic
 
 
 class LogReaders:
-    """The readers, as of the last look; those that are read anew at each call are thread-safe.
-
-    Args:
-        groups: Directory of the positions of consumers with an identity.
+    """The readers, as of the last look; those that are read anew at each call are thread-safe. ``groups``: directory of
+    the positions of consumers with an identity.
     """
 
     def __init__(self, groups: Path) -> None:
@@ -130,10 +126,7 @@ class LogReaders:
         return dict(_positions(self._groups))
 
     def all(self) -> list[tuple[str, Mapping[Key, int], bool]]:
-        """Return groups here and consumers elsewhere with their commits, and True if these are all.
-
-        Thread-safe.
-        """
+        """Return groups here and consumers elsewhere with their commits, and True if these are all. Thread-safe."""
         groups = [(f"group {each}", positions, True) for each, positions in sorted(self.groups().items())]
         return [*groups, *((f"consumer {each.name}", each.positions, not each.left_out) for each in self._elsewhere)]
 

@@ -19,10 +19,8 @@ from chappe.system import started
 
 
 class MapSource:
-    """Follows maps.
-
-    Args:
-        maps: Of each its servers, ``HOST:PORT``, separated by commas, as ``chappe map --servers`` takes them.
+    """Follows maps. ``maps``: of each its servers, ``HOST:PORT``, separated by commas, as ``chappe map --servers``
+    takes them.
     """
 
     name = "maps"

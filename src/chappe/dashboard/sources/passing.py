@@ -89,9 +89,7 @@ class Passing:
 
     def further(self, known: Iterable[Ends], without: Collection[str] = ()) -> Iterator[ObservedLink]:
         """Yield links over which something went, that are not among the known ones: at most ``FURTHER_MAX``.
-
-        Args:
-            without: Who only looks, as we do: questions and answers are no links to be shown.
+        ``without``: who only looks, as we do: questions and answers are no links to be shown.
         """
         seen = {frozenset(each) for each in known}
         found: dict[frozenset[str], tuple[int, Ends]] = {}
