@@ -48,10 +48,8 @@ class BenchmarkNode:
 
 
 def load(path: Path, text: str | None = None) -> list[BenchmarkNode]:
-    """Read a file, or ``text`` as if it stood there.
-
-    Raises:
-        ConfigError: It cannot be read, or says what cannot be; the text names the line.
+    """Read a file, or ``text`` as if it stood there. Raises ConfigError: it cannot be read, or says what cannot be; the
+    text names the line.
     """
     if text is None:
         try:

@@ -36,11 +36,8 @@ class Recording:
 
 
 def read(directory: Path, warn: Callable[[str], None] = lambda text: None) -> Recording:
-    """Read a folder; ``warn`` hears of a last message that was not written whole.
-
-    Raises:
-        StorageError: Something is missing, or cannot be read.
-        StorageFormat: Something in it does not belong to a recording.
+    """Read a folder; ``warn`` hears of a last message that was not written whole. Raises StorageError: something is
+    missing, or cannot be read; StorageFormat: something in it does not belong to a recording.
     """
     if not directory.is_dir():
         raise StorageError(f"{directory} is not a folder: give those that endpoints recorded into")
@@ -69,10 +66,8 @@ def read(directory: Path, warn: Callable[[str], None] = lambda text: None) -> Re
 def generate(
     recordings: Sequence[Recording], excluded: Sequence[str] = (), warn: Callable[[str], None] = lambda text: None
 ) -> list[BenchmarkNode]:
-    """Return the nodes of a benchmark; ``warn`` hears of peers of which there is no recording.
-
-    Raises:
-        UsageError: They make no benchmark: two have one name or id, nobody peers, nobody would receive anything.
+    """Return the nodes of a benchmark; ``warn`` hears of peers of which there is no recording. Raises UsageError: they
+    make no benchmark: two have one name or id, nobody peers, nobody would receive anything.
     """
     recordings = sorted(recordings, key=lambda each: each.name)
     for key in ("name", "id"):

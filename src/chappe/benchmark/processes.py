@@ -22,8 +22,6 @@ FAREWELL_S: Final = 5.0  # for them to close their endpoints
 
 
 class BenchmarkProcess:
-    """One process. ``said`` has the latest of what it said, by event."""
-
     def __init__(self, name: str, module: str) -> None:
         self.name = name
         self.said: dict[str, dict[str, Any]] = {}
@@ -106,10 +104,8 @@ class Processes:
                 child.over()
 
     def await_some(self, event: str, until: float) -> None:
-        """Take what is said while some have not said something.
-
-        Raises:
-            ChappeError: Some of those have ended, or the time is up.
+        """Take what is said while some have not said something. Raises ChappeError: some of those have ended, or the
+        time is up.
         """
         missing = [each for each in self.children.values() if event not in each.said]
         for each in missing:

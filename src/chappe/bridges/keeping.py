@@ -195,10 +195,8 @@ NOWHERE: Final = RecordPlace(-(1 << 63), "", -1)  # before every record
 
 
 class TopicNow:
-    """The partitions of a topic as all stores together have them when this is made.
-
-    Raises:
-        TimedOut: No store answers, or one that may have what others lack does not.
+    """The partitions of a topic as all stores together have them when this is made. Raises TimedOut: no store answers,
+    or one that may have what others lack does not.
     """
 
     def __init__(self, topic: str, tower: str, security: LogSecurity) -> None:

@@ -192,7 +192,6 @@ class DataStoreToTopic(StoreMirror):
         self._tell()
 
     def _write_all(self, anew: bool) -> None:
-        """Write the whole store: what differs from the topic, or everything."""
         version = self._store.version
         entries = [each.typed for each in self._store.snapshot() if not is_mark(each.key)]
         rows: list[StoreRow] = []

@@ -58,8 +58,6 @@ Told = Callable[[Sequence[Applied], bool], None]
 
 
 class _FromServer(NamedTuple):
-    """A link of a message: another server sent it."""
-
     place: int
 
 
@@ -268,7 +266,6 @@ class ChainServerPorts(Ports):
         return ""
 
     def seen(self, token: int, now: float) -> Seen:
-        """The state of this server; the lock is held."""
         core, status = self.core, self.core.status(now)
         out = tuple(name for name, left in zip(core.names, core.configuration.out, strict=False) if left)
         others = tuple(Other(*each) for each in status.others)

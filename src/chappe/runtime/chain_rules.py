@@ -26,7 +26,6 @@ class ChainRules:
         self._identities = identities
 
     def server(self, who: str, place: int) -> bool:
-        """Return True if a client is the server that it says it is; if not, that is counted."""
         if who == self._identities[place]:
             return self._may(who, ATTACH_MASTER)
         why = f"{who} is not the server at that place, {self._identities[place]} is"

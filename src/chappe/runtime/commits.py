@@ -14,7 +14,6 @@ CLOSE_S: Final = 2.0  # closing waits this long for what is under way: commits, 
 
 
 def commit(backend: Backend, operations: Commit) -> StorageError | None:
-    """Let the backend commit; return the error if it could not."""
     try:
         backend.commit(operations.operations)
     except StorageError as problem:

@@ -16,11 +16,7 @@ LOOK_S: Final = 1.0  # with keys: how often refusals are looked for, and refused
 
 
 class Connections:
-    """A task of the driver; all is called with its lock held.
-
-    Args:
-        gate: None for sockets without keys.
-    """
+    """A task of the driver; all is called with its lock held. ``gate``: none for sockets without keys."""
 
     def __init__(self, driver: Driver, gate: Gate | None) -> None:
         self._driver = driver

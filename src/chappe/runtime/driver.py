@@ -70,8 +70,6 @@ Frames = list[Any]  # of bytes; views of them, where ``Inlet.take`` says so
 
 
 class SystemClock:
-    """The time of day, as cores ask for it."""
-
     def wall_ns(self) -> int:
         return time.time_ns()
 
@@ -446,13 +444,11 @@ class Driver:
         self.look_at(at)
 
     def look_at(self, at: float) -> None:
-        """Look for work at ``at``; the lock is held."""
         if at < self._look_at:
             self._look_at = at
             self.turns.look_again_at(at)
 
     def _handle(self, ready: Ready) -> bool:
-        """Handle ready and due work; return whether there is more."""
         for key, mask in ready:
             what = key.data
             if type(what) is Inlet:

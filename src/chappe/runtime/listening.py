@@ -83,11 +83,8 @@ class Listeners:
 
 
 def listening_socket(machine: Machine, host: str, port: int) -> socket.socket:
-    """A socket that listens there; ``*`` on all interfaces, port 0 on any that is free.
-
-    Raises:
-        AddressInUse: Somebody listens there.
-        UsageError: The host is not one of this machine, or the port is not a port.
+    """A socket that listens there; ``*`` on all interfaces, port 0 on any that is free. Raises AddressInUse: somebody
+    listens there; UsageError: the host is not one of this machine, or the port is not a port.
     """
     try:
         sock = machine.listen(host, port, BACKLOG)

@@ -185,7 +185,6 @@ class LogPorts(Ports):
 
     @property
     def choked(self) -> bool:
-        """True if so much waits for full peers that nothing more should be published."""
         return self._pub.choked
 
     def published(self) -> Callable[[], bool]:

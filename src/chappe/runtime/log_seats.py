@@ -248,7 +248,6 @@ class Seat(Generic[M]):
         self._driver.run(self._driver.do, self._member.carry(self.part, effects))  # type: ignore[arg-type]
 
     def gathered(self, task: Task, at: float) -> None:
-        """Look at gathered records at ``at``, since perhaps nobody comes to send them; the lock is held."""
         self._driver.gathered(task, at)
 
     def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
@@ -258,10 +257,8 @@ class Seat(Generic[M]):
     def wait_until(
         self, check: Callable[[], None], ready: Callable[[], bool], missing: Callable[[str], str], timeout: float | None
     ) -> None:
-        """Wait until ``ready``, which is called with the lock held; ``check`` raises the errors of every call.
-
-        Raises:
-            TimedOut: ``missing`` says what is not there.
+        """Wait until ``ready``, which is called with the lock held; ``check`` raises the errors of every call. Raises
+        TimedOut: ``missing`` says what is not there.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
@@ -298,7 +295,6 @@ class Seat(Generic[M]):
 
     @property
     def choked(self) -> bool:
-        """True if so much waits for full peers that nothing more should be published."""
         return self.node.choked
 
     def published(self) -> Callable[[], bool]:
@@ -436,6 +432,5 @@ def producing(address: str, name: str, where: Where, *, live: bool, identity: bo
 
 
 def consuming(address: str, name: str, where: Where) -> Seat[ConsumingMember]:
-    """Return a seat for a consumer; see ``producing``."""
     key = (ConsumingMember, where)
     return Seat(_share(key, address, lambda: SeatPorts(ConsumingMember(name), where, FULL_PEER_WAIT_S)), address)

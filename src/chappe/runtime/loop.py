@@ -50,8 +50,6 @@ class LoopMember(Protocol):
 
 
 class _LoopPlace:
-    """A member, as the loop knows it."""
-
     __slots__ = ("at", "left", "member", "queued", "watched")
 
     def __init__(self, member: LoopMember) -> None:
@@ -146,7 +144,6 @@ class Loop:
         self.ask(member)
 
     def remove(self, member: LoopMember) -> bool:
-        """Stop watching the descriptor, for ``leave``; return whether it was the last member."""
         with self._guard:
             place = self._places.pop(member, None)
             if place is not None:

@@ -33,10 +33,8 @@ class PairAddresses:
 
 
 class PairLink:
-    """The sockets of a pair, linked as ``LISTENERS``, which ``hear`` takes, ``PARTNER`` and ``WITNESS``.
-
-    Args:
-        rules: Of a server with keys.
+    """The sockets of a pair, linked as ``LISTENERS``, which ``hear`` takes, ``PARTNER`` and ``WITNESS``. ``rules``: of
+    a server with keys.
     """
 
     def __init__(

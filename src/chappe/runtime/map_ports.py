@@ -330,7 +330,6 @@ class MapServerPorts(Ports):
                 self._send(client, messages)
 
     def release(self) -> None:
-        """Close the monitors of refused connections."""
         self._dialling.release()
 
 
@@ -432,7 +431,6 @@ class MapClientPorts(Ports):
         self._followed.retry()
 
     def release(self) -> None:
-        """Close the sockets that nobody reads."""
         self._dialling.release()
         for each in self._pushing.values():
             each.close()

@@ -45,7 +45,6 @@ class MapRules:
         self._unbound: dict[str, bool] = {}  # who may write, and expect, every key; as many as there are identities
 
     def changed(self) -> bool:
-        """Return True if the rights of any identity have changed."""
         if self._changes == self._gate.changes:
             return False
         self._changes = self._gate.changes

@@ -123,8 +123,6 @@ class Meeting(Protocol):
 
 @dataclass(slots=True)
 class _Dialled:
-    """A socket that subscribes, and the endpoints that it dials."""
-
     inlet: Inlet
     connection: Dialled
 
@@ -495,7 +493,6 @@ class AsForwarder(_MembersHeard):
         return self._node.hear_member([each.bytes for each in frames], who or self.strangers)
 
     def _introduce(self, node: Meets, where: TowerAddress) -> None:
-        """Announce the forwarder to programs that look for a tower."""
         beacons, pub = open_socket(zmq.SUB), open_socket(zmq.XPUB)
         node.driver.watch(Inlet(beacons, PROGRAM_SAYS, copied=False))
         self._asks = node.driver.watch(Inlet(pub, PROGRAM_ASKS))
@@ -559,10 +556,8 @@ def _name(gate: Gate | None, verb: str, where: TowerAddress | ForwarderAddress) 
 
 
 def _watch(node: Meets, dialled: Dialled) -> None:
-    """Report at once that a peer has keys, where we have none and so do not look each second.
-
-    Call it before anything is dialled: ZeroMQ gives up on a peer that refused it, so there is one event, which may come
-    at once.
+    """Report at once that a peer has keys, where we have none and so do not look each second. Call it before anything
+    is dialled: ZeroMQ gives up on a peer that refused it, so there is one event, which may come at once.
     """
     if machine.current() is machine.SYSTEM and (refusals := dialled.listen()) is not None:
         node.driver.turns.register(int(refusals.getsockopt(zmq.FD)), selectors.EVENT_READ, lambda mask: dialled.look())
@@ -570,7 +565,6 @@ def _watch(node: Meets, dialled: Dialled) -> None:
 
 
 def _host_of(frame: zmq.Frame) -> str:
-    """Return where a connection comes from; empty if unknown."""
     try:
         return str(frame.get("Peer-Address"))
     except zmq.ZMQError:

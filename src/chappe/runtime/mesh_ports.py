@@ -134,24 +134,19 @@ class MeshPorts(Ports):
     # -- from any thread ------------------------------------------------------------------------------
 
     def runs(self) -> bool:
-        """Return False on an endpoint that is closed or halted, of which nothing is asked any more.
-
-        Raises:
-            UsageError: In a callback that is called while the endpoint is busy.
+        """Return False on an endpoint that is closed or halted, of which nothing is asked any more. Raises UsageError:
+        in a callback that is called while the endpoint is busy.
         """
         self.turns.check_caller()
         return not self.turns.closed and self.turns.halted is None
 
     def do(self, effects: Sequence[Effect]) -> None:
-        """Carry out effects of a call into the endpoint's core; the lock is held."""
         self.driver.do(self.member.take(effects, time.monotonic()))
         self.turns.tell()
 
     def advance(self, to_ns: int) -> None:
-        """Advance the simulated time of data stores: see ``Member.advance``.
-
-        Raises:
-            MemberStopped: A defect has stopped the endpoint.
+        """Advance the simulated time of data stores: see ``Member.advance``. Raises MemberStopped: a defect has stopped
+        the endpoint.
         """
         with self.lock:
             if not self.turns.closed:

@@ -25,7 +25,6 @@ class KeysWatch:
         self._here: KeysHere | None = None
 
     def look(self) -> KeysHere | None:
-        """Return the keys, if they have changed since the last look."""
         groups = self._groups
         groups.refresh()
         versions = groups.versions()
@@ -59,7 +58,6 @@ class RulesWatch:
         self.rules = self._made()
 
     def look(self) -> MeshRules | None:
-        """Return the rules, if they have changed since the last look."""
         self.due = time.monotonic() + RULES_LOOK_S
         self._permissions.refresh()
         if self._permissions.changes == self._seen and (self._end is None or _utc() < self._end):

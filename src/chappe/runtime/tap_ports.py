@@ -159,7 +159,6 @@ class TapPorts(Ports):
         self.driver.suspect(self._questions)
 
     def _forbidden(self, who: str, look: Look) -> LogRefusal | None:
-        """Return why an identity may not see that; None if it may."""
         if self._gate is None:
             return None
         topics = [each.decode("utf-8", "surrogateescape") for each in look.topics] or [""]

@@ -222,7 +222,6 @@ class Turns:
         selector.register(wakeup, _READ, lambda mask: wakeup.clear())
 
     def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> bool:
-        """Drive; return True if ``until()`` did, or False if it has to be asked again."""
         assert self._selector is not None
         while True:
             ready = self._selector.select(wait_s)

@@ -81,7 +81,6 @@ class WitnessPorts(Ports):
         self.driver.suspect(self._claims)
 
     def carry_out(self, job: PairRecord) -> StorageError | None:
-        """Write the record of a pair; return the error that it was refused with."""
         self._number += 1
         return commit(self._backend, Commit(self._number, (PutRow(encode(job.pair), encode(_text(job.held)), None),)))
 

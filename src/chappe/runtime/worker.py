@@ -30,11 +30,7 @@ Post = Callable[..., None]  # calls a function with arguments, with a lock held:
 
 
 class Pool:
-    """Threads for one kind of slow work.
-
-    Args:
-        threads_max: Lanes beyond so many wait for each other.
-    """
+    """Threads for one kind of slow work. ``threads_max``: lanes beyond so many wait for each other."""
 
     def __init__(self, name: str, threads_max: int) -> None:
         self.name = name

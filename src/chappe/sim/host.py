@@ -13,10 +13,8 @@ SPINS_MAX = 600  # timeouts of one host in one second; a chain's server under lo
 
 
 class SimHost:
-    """The base of all hosts: a name, a life, a timer, and the world's treatment of each action.
-
-    ``table`` has the method that carries out each class of actions. A restarted member is another host of the
-    same name.
+    """The base of all hosts: a name, a life, a timer, and the world's treatment of each action. ``table`` has the
+    method that carries out each class of actions. A restarted member is another host of the same name.
     """
 
     tick_s: ClassVar[float] = TICK_S

@@ -179,7 +179,6 @@ class Pipe:
             self._arm(self._queue[0][0])
 
     def close(self) -> None:
-        """Lose everything that is under way."""
         self._closed = True
         self._net.failed[self._what] += len(self._queue)
         self._queue.clear()
@@ -300,7 +299,6 @@ class SimLink:
         self._matches = None
 
     def full(self, raw: bytes) -> bool:
-        """Return True if a message that is wanted would be dropped."""
         full = self.down is not None and len(self.down) >= self._net.queue_max
         return full and raw.startswith(tuple(self.wanted))
 
@@ -315,7 +313,6 @@ class SimLink:
 
     @property
     def unread(self) -> bool:
-        """True if the subscriber has unread messages."""
         return any(pipe is not None and len(pipe) > 0 for pipe in (self.rest, self.down))
 
     @property

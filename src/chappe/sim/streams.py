@@ -25,8 +25,6 @@ PREFIX = 4  # bytes of a frame's length
 
 
 class End(Protocol):
-    """A host, as the network needs it."""
-
     name: str
     original: bool
     alive: bool

@@ -148,7 +148,6 @@ class SimWorld:
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the beginning."""
         return self.clock.now
 
     def few(self, count: int) -> int:
@@ -158,7 +157,6 @@ class SimWorld:
     # -- members ----------------------------------------------------------------------------------------------
 
     def join(self, kind: str, make: Callable[[str], SimHost]) -> SimMember:
-        """Add a member; ``make`` makes a host of that name for each of its lives."""
         name = f"{kind}{sum(member.name.startswith(kind) for member in self.members)}"
         member = SimMember(self, name, lambda: make(name))
         self.members.append(member)
@@ -177,7 +175,6 @@ class SimWorld:
         raise Violation(checker, text)
 
     def watch(self, *checkers: Checker[Any]) -> None:
-        """Add checkers, which watch from now on."""
         self.checkers += checkers
         self._seeing.clear()
 
@@ -237,7 +234,6 @@ class SimWorld:
         raise NotImplementedError
 
     def heal(self) -> None:
-        """End everything that is wrong."""
         raise NotImplementedError
 
     def stop(self) -> None: ...

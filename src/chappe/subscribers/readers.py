@@ -120,7 +120,6 @@ class _ReaderProcess:
         self.process.terminate()
 
     def close(self) -> int:
-        """End it now; return its exit code."""
         assert self.process is not None
         self.stop()
         self.process.kill()

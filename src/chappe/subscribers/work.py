@@ -220,10 +220,8 @@ def take_pipes() -> tuple[int, int]:
 def work_of(
     function: Callable[[Record], object] | str | Sequence[str] | FunctionWork, form: Form = "json"
 ) -> FunctionWork | ProgramWork:
-    """Return the work that a user asks for.
-
-    Raises:
-        UsageError: No worker could import the function, or there is no program.
+    """Return the work that a user asks for. Raises UsageError: no worker could import the function, or there is no
+    program.
     """
     if isinstance(function, FunctionWork):  # of a reader, to whom the one that started it has told it
         return function

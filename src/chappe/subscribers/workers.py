@@ -87,7 +87,6 @@ class _Worker:
         return bool(self._left)
 
     def send(self, data: bytes) -> None:
-        """Write it, as soon as there is room."""
         self._left += data
         self.write()
 
@@ -215,13 +214,9 @@ class Workers:
             self._selector.unregister(worker.into)
 
     def step(self, timeout_s: float, *, feeding: bool = True) -> None:
-        """Hear workers, and write to those that have room; waits at most ``timeout_s``.
-
-        Args:
-            feeding: ``feed`` comes next, so it waits no longer than until a worker may be started.
-
-        Raises:
-            WorkerFailed: So many workers as may have ended with one record; or no worker can do it.
+        """Hear workers, and write to those that have room; waits at most ``timeout_s``. ``feeding``: ``feed`` comes
+        next, so it waits no longer than until a worker may be started. Raises WorkerFailed: So many workers as may have
+        ended with one record; or no worker can do it.
         """
         now = time.monotonic()
         for number, at in enumerate(self._start_at):

@@ -102,7 +102,6 @@ class Sessions:
         self._until.clear(client)
 
     def handle_timeout(self, now: float) -> Sequence[Effect]:
-        """Forget clients that have not asked for long."""
         for client in self._until.due(now):
             self._sessions.pop(client, None)
         return ()

@@ -142,13 +142,11 @@ class Disk:
     # -- the files of a host ----------------------------------------------------------------------------------
 
     def refuses(self, *, room: bool) -> bool:
-        """Return True if a call is refused; ``room`` if it needs some."""
         if not self._share or (self._error in FULL and not room):
             return False
         return self._rng.random() < self._share
 
     def refusal(self, path: str | None = None) -> OSError:
-        """Return the error of a refused call."""
         return OSError(self._error, os.strerror(self._error), path)
 
     def part(self, size: int) -> int:
@@ -160,7 +158,6 @@ class Disk:
         return self._files.get(path)
 
     def changing(self, path: str) -> _DiskFile:
-        """Return the file at a path, which is to be changed."""
         return self._files.setdefault(path, _DiskFile())
 
     def was(self, path: str) -> _DiskFile | None:

@@ -106,8 +106,6 @@ class File:
 
 
 class Socket(File):
-    """The base of all sockets of a host."""
-
     def __init__(self, host: Station) -> None:
         super().__init__(host.ground)
         self.host = host

@@ -319,14 +319,12 @@ class Host(machine.Machine, Station):
     # -- what befalls it ----------------------------------------------------------------------------------
 
     def hold(self, why: str) -> None:
-        """Stand still, for one reason more."""
         self._holds.add(why)
         self.paused = True
         for each in self.sockets:
             each.stalled_until = math.inf
 
     def go_on(self, why: str) -> None:
-        """Remove a reason to stand still."""
         self._holds.discard(why)
         if self._holds or not self.paused or self.killed:
             return

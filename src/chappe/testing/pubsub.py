@@ -488,7 +488,6 @@ class RoutedConnection(_Connection):
         self._net.clock.after(self._net.clock.rng.uniform(*REDIAL_S), self._dial)
 
     def break_(self) -> None:
-        """Break the connection, and lose everything that is under way."""
         if self.up is not None:
             self.up.close()
             self.close()

@@ -171,10 +171,8 @@ class Scheduler:
     # -- waiting --------------------------------------------------------------------------------------
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Let this thread wait, and all others go on meanwhile; return the value of ``until()`` at the end.
-
-        Raises:
-            NothingHappens: Too long has passed in vain.
+        """Let this thread wait, and all others go on meanwhile; return the value of ``until()`` at the end. Raises
+        NothingHappens: too long has passed in vain.
         """
         check_alive()
         if until():
@@ -355,10 +353,8 @@ class Scheduler:
 
 
 class Thread(threading.Thread):
-    """A thread of the program: it belongs to a host, and is waited for by the world's clock.
-
-    Args:
-        ends: It waits for nothing that others have to do, however long a disk takes.
+    """A thread of the program: it belongs to a host, and is waited for by the world's clock. ``ends``: it waits for
+    nothing that others have to do, however long a disk takes.
     """
 
     def __init__(

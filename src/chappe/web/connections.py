@@ -58,7 +58,6 @@ class BriefHttp(H11Protocol):
         self._waiting.pop(self, None)
 
     def _end(self) -> None:
-        """Abort the connection if it has still asked for nothing."""
         if self in self._waiting:
             del self._waiting[self]
             self.transport.abort()

@@ -20,11 +20,7 @@ Show = Callable[[str, float], None]  # the state of things, and the share that i
 
 
 class Crew:
-    """The processes of a run; a context that leaves none of them behind.
-
-    Args:
-        show: Called several times a second.
-    """
+    """The processes of a run; a context that leaves none of them behind. ``show``: called several times a second."""
 
     def __init__(self, show: Show) -> None:
         self.members: list[LoadMember] = []

@@ -88,9 +88,7 @@ class Configuration:
 
     def security(self) -> Security:
         """Return the same in chappe's terms: plain, anonymous TLS as the original's default, or with certificates.
-
-        Raises:
-            UsageError: Some of the files are missing that belong together.
+        Raises UsageError: some of the files are missing that belong together.
         """
         if self.options.disable_ssl:
             return "plain"

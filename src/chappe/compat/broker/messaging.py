@@ -78,8 +78,6 @@ Q = TypeVar("Q", MeshSubscriber, MeshStatusSubscriber)
 
 
 class _Wrapped(Generic[S]):
-    """Ends with its context, or with ``reset``."""
-
     def __init__(self, wrapped: S) -> None:
         self._wrapped: S = wrapped
 
