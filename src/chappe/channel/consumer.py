@@ -91,12 +91,10 @@ class ChannelConsumer(Generic[P]):
 
     @property
     def initialized(self) -> bool:
-        """True if the handshake has come."""
         return self.next != 0
 
     @property
     def held(self) -> int:
-        """Events that wait behind a gap."""
         return len(self._held)
 
     @property
@@ -105,7 +103,6 @@ class ChannelConsumer(Generic[P]):
         return self._end - self.next
 
     def idle(self) -> bool:
-        """Return True if nothing is missing, as far as it knows."""
         return self.next != 0 and self.next == self._end and not self.closed
 
     def invariants(self) -> list[str]:

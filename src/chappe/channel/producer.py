@@ -99,12 +99,10 @@ class ChannelProducer(Generic[H, P]):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Events and bytes in the buffer."""
         return len(self._buffer), self._bytes
 
     @property
     def floor(self) -> int:
-        """The number before the first event in the buffer."""
         return self.seq - len(self._buffer)
 
     def idle(self, ignoring: Callable[[H], bool] | None = None) -> bool:

@@ -106,7 +106,6 @@ class Announcement:
 
     @property
     def feeds(self) -> bool:
-        """True if it brings this domain what comes from the root."""
         return self.passes and not self.up
 
     def pack(self) -> bytes:

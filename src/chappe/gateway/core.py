@@ -149,7 +149,6 @@ class _Side:
                 del self._topics[topic]
 
     def is_gateway(self, endpoint: bytes) -> bool:
-        """Return whether an endpoint is, or was until lately, another gateway."""
         return endpoint in self.gateways or endpoint in self.former
 
 
@@ -316,7 +315,6 @@ class GatewayCore:
         return self._change("standing by", now)
 
     def _note_way(self, up: int | None, now: float) -> None:
-        """Note whether the way to the root has moved to the other side, and stays there."""
         if self.passing or up in (None, self._up) or now >= self._turned_until:
             self._up = up
             self._turned_until = inf

@@ -92,12 +92,10 @@ class KvClone(KvRole):
 
     @property
     def position(self) -> int | None:
-        """The number of the last event of its master that it shows; None while it is not in step with one."""
         return self._following.position
 
     @property
     def lost_at(self) -> float:
-        """When it last lost its master, or began to look for one."""
         return self._following.lost_at
 
     def invariants(self) -> list[str]:
@@ -115,7 +113,6 @@ class KvClone(KvRole):
 
     @property
     def master(self) -> Entity | None:
-        """The master that is followed, or was last."""
         return self._following.master
 
     @property

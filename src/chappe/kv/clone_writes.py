@@ -138,7 +138,6 @@ class PendingWrites:
 
     @property
     def last_condition(self) -> int:
-        """The number of the last write that has a condition; 0 if there is none."""
         return max([seq for seq, write in self._writes.items() if write.compares], default=0)
 
     def _resolve(self, write: Pending, code: int) -> list[Effect]:
@@ -224,7 +223,6 @@ class CloneWrites:
         return not self.pending and self.channel.floor == self.channel.seq
 
     def greeting(self) -> cmd.AttachWriter:
-        """Return the command that opens the channel at a master."""
         return cmd.AttachWriter(self.channel.floor, cmd.ticks(self._heartbeat_s))
 
     def invariants(self) -> list[str]:

@@ -130,11 +130,9 @@ class Engine:
         return [entry.key for entry in self.entries.values()]
 
     def beginning(self, prefix: str) -> list[Entry]:
-        """Return all entries whose keys are strings that begin so, the oldest first."""
         return [each for each in self.entries.values() if type(each.key) is str and each.key.startswith(prefix)]
 
     def items(self) -> Iterator[Entry]:
-        """Iterate over all entries as they are now, the oldest first."""
         return iter(list(self.entries.values()))
 
     def changes_since(self, version: int) -> list[Change] | None:

@@ -63,7 +63,6 @@ class Entity(NamedTuple):
 
     @property
     def is_chappe(self) -> bool:
-        """True if it understands chappe's additions to the protocol."""
         return self.number >> _MARK_BITS == _MARK
 
     def __str__(self) -> str:

@@ -65,7 +65,6 @@ class CloneWriter:
 
     @property
     def full(self) -> bool:
-        """True if it must first learn of failures."""
         return len(self.outcomes) >= self._outcomes_max
 
     def told(self) -> tuple[int, tuple[tuple[int, int], ...]]:
@@ -209,7 +208,6 @@ class Followers:
 
     @property
     def endpoints(self) -> set[bytes]:
-        """The endpoints of clones from which something is expected."""
         return {clone.endpoint for clone in (*self.output.consumers, *self._snapshots.takers)}
 
     def idle(self, gone: Collection[bytes]) -> bool:

@@ -81,7 +81,6 @@ class Following:
         self._conflicts = Conflicts()
 
     def idle(self) -> bool:
-        """Return True if it is attached, and knows of nothing missing."""
         return self.connected and not (self._input.closed or self._resumed) and self._input.idle()
 
     @property
@@ -231,7 +230,6 @@ class Following:
 
     @property
     def _searches(self) -> bool:
-        """True if it asks for a snapshot now and then."""
         return (not self.connected or self._input.closed) and self._receiving is None
 
     def next_timeout(self) -> float:

@@ -87,7 +87,6 @@ class Committing(Generic[T]):
 
     @property
     def settled(self) -> int:
-        """The number of operations, from the first on, that are durable or were refused."""
         return self._added - self.count
 
     @property
@@ -101,7 +100,6 @@ class Committing(Generic[T]):
         return len(self._waiting) >= 2 * limits.commit_operations or self._waiting_bytes >= 2 * limits.commit_bytes
 
     def beyond(self, count: int, size: int) -> bool:
-        """Return True if more than so many operations, or bytes, are not durable."""
         return self.count > count or self._waiting_bytes > size
 
     def changes(self) -> list[Change]:
@@ -116,7 +114,6 @@ class Committing(Generic[T]):
         self._waiting_bytes += size
 
     def forget(self, entity: Entity) -> None:
-        """Forget the outcomes of a clone's writes with the next commit."""
         self._forgotten.append(ForgetWriter(entity))
 
     def remember(self, entities: Set[Entity]) -> None:

@@ -243,7 +243,6 @@ def _is_put(row: HistoryRow) -> bool:
 
 
 def _beginning(row: HistoryRow) -> HistoryRow:
-    """Return the same row, marked as the first of its key that is kept."""
     return HistoryRow(row.key, row.revision, bytes((row.body[0] | _BEGINS,)) + row.body[1:])
 
 
@@ -256,7 +255,6 @@ def no_history(name: str) -> str:
 
 
 def of_an_original(name: str) -> str:
-    """Return why a clone of an original's master knows little."""
     return (
         f"the master of store {name!r} is not one of chappe: it tells clones neither revisions, history nor when "
         "entries expire"

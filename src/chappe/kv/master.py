@@ -150,11 +150,9 @@ class KvMaster(KvRole):
 
     @property
     def written(self) -> int:
-        """The number of operations so far of a durable master."""
         return self._ordering.commits.added
 
     def has_kept(self, count: int) -> bool:
-        """Return True if the first ``count`` operations are durable or were refused."""
         return self._ordering.commits.settled >= count
 
     def kept(self) -> DurableContents:
@@ -198,7 +196,6 @@ class KvMaster(KvRole):
 
     @property
     def next_position(self) -> int:
-        """The ``position`` once the commit under way is durable."""
         return self._ordering.next_position
 
     def frozen(self) -> list[Entry]:

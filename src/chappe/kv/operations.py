@@ -66,7 +66,6 @@ class Weight(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """True if it is within the bounds of a value."""
         return self.size <= STORE_ENTRY_BYTES_MAX and self.elements <= VALUE_ELEMENTS_MAX
 
 

@@ -68,7 +68,6 @@ class Receiving:
         self._gather(begun, actions)
 
     def tell(self, actions: list[Effect], again: bool = False) -> None:
-        """Tell the master how much has come; with ``again`` it is to send the rest again."""
         self._uplink.send(cmd.SnapshotTaken(self.offer.snapshot, self.taken, again), self.master, actions)
 
     def take_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:

@@ -193,7 +193,6 @@ class StoreReplica(KvRole):
 
     @property
     def clones(self) -> tuple[Entity, ...]:
-        """The attached clones, while the master is here."""
         return () if self.master is None else self.master.clones
 
     @property
@@ -242,7 +241,6 @@ class StoreReplica(KvRole):
         return past_rows(self, self.history, key)
 
     def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
-        """Answer at once: every server has the history."""
         return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
     def _shown_revision(self, key: Value) -> int | None:

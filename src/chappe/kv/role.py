@@ -175,7 +175,6 @@ class KvRole:
         return math.inf
 
     def let_go(self) -> list[Effect]:
-        """Send what is held now."""
         return []
 
     @property
@@ -185,7 +184,6 @@ class KvRole:
 
     @property
     def unconfirmed(self) -> int:
-        """Writes that a master elsewhere has not confirmed."""
         return 0
 
     @abstractmethod
@@ -305,7 +303,6 @@ class KvRole:
     def _write(self, command: cmd.Mutation, ticket: int | None, now: float) -> list[Effect]: ...
 
     def _has_all(self, ticket: int) -> bool:
-        """True if an idle role has everything that this wait is for."""
         return True
 
     def _check_idle(self, now: float, actions: list[Effect]) -> None:

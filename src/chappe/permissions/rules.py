@@ -118,7 +118,6 @@ class Rule:
         )
 
     def touches(self, prefix: str) -> bool:
-        """True if it is about some topic that begins so."""
         return self.covers(prefix, subtree=True) or any(
             pattern.removesuffix("*").startswith(prefix) for pattern in self.topics
         )

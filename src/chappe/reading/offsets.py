@@ -60,7 +60,6 @@ class KnownPartition:
 
     @property
     def record_bytes(self) -> int:
-        """The average size of a record; at least 1."""
         return max(self.bytes // max(self.next - self.first, 1), 1)
 
 
@@ -102,7 +101,6 @@ def unflatten(flat: Mapping[Key, int]) -> Offsets:
 
 
 def from_moment(timestamp: int) -> Offsets:
-    """Return the start at a moment, in microseconds since 1970."""
     return {SYMBOLS: {TIME: timestamp}}
 
 

@@ -198,7 +198,6 @@ class Selection:
         return cls(tuple(Filter.parse(topic) for topic in sorted({topic for topic, _ in found})), partitions=found)
 
     def has_topic(self, topic: str) -> bool:
-        """True if anything of the topic may be read."""
         return bool(self.topics_of([topic]))
 
     def topics_of(self, topics: Collection[str]) -> set[str]:

@@ -68,7 +68,6 @@ class KeyChain:
 
     @property
     def version(self) -> int:
-        """The number of lines there have been."""
         return self.keys.version
 
     def raw(self) -> bytes:
@@ -252,7 +251,6 @@ class KeyShelf:
         return ""
 
     def raw(self, group: str) -> bytes:
-        """The file of a group of which there are keys."""
         return self._chains[group].raw()
 
     def after(self, group: str, version: int) -> bytes:

@@ -68,7 +68,6 @@ class GroupKeys:
 
     @property
     def newest(self) -> Epoch:
-        """The one that records are sealed in now."""
         return self.epochs[-1]
 
     def epoch(self, number: int) -> Epoch | None:
@@ -145,7 +144,6 @@ class GroupAuthority:
 
     @property
     def public(self) -> bytes:
-        """The public key by which members unwrap what was wrapped for them."""
         return public_of(self._private)
 
     def changed(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch | None:

@@ -61,7 +61,6 @@ class SteadyCipher:
 
     @classmethod
     def of(cls, secret: bytes, purpose: bytes) -> SteadyCipher:
-        """Derive the keys for one purpose."""
         return cls(derived(secret, purpose, b"one") + derived(secret, purpose, b"two"))
 
     def seal(self, text: bytes, *beside: bytes) -> bytes:
@@ -100,7 +99,6 @@ def public_of(private: bytes) -> bytes:
 
 
 def point_of(key: ec.EllipticCurvePublicKey) -> bytes:
-    """A public key on P-256 in 33 bytes."""
     return key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint)
 
 

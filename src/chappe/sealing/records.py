@@ -74,7 +74,6 @@ class RecordSpan:
 
     @property
     def next(self) -> int:
-        """The offset after the last one."""
         return self.base + self.count
 
 

@@ -154,7 +154,6 @@ class HeldGroups:
         return self._groups[topic]
 
     def ring(self, group: str) -> Ring | None:
-        """Return the identity's keys of a group; None if it knows none."""
         return self._rings.get(group)
 
     def within(self, group: Group) -> bool:

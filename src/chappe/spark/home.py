@@ -283,7 +283,6 @@ def repetition(origin: Origin, query: str, batches: str) -> UsageError:
 
 
 def so_many_batches(count: int) -> str:
-    """Count batches, as a part of a sentence."""
     return f"{count} batches" if count > 1 else "a batch"
 
 

@@ -207,7 +207,6 @@ class Staging:
         self._unanswered: deque[tuple[bytes, Stage, bytes]] = deque()
 
     def partitions(self, topic: str) -> int:
-        """A sink has one in each topic."""
         return 1
 
     def put(self, piece: EncodedPiece) -> None:

@@ -54,7 +54,6 @@ _LOST: Final = (
 
 
 def is_creation(options: Mapping[str, str]) -> bool:
-    """True if these options are what Spark says of a table that is being created."""
     return _CREATION in options
 
 

@@ -107,7 +107,6 @@ class ChainFiles:
 
     @property
     def saving(self) -> bool:
-        """True while a state is being written, or older files are being removed."""
         return self._saves is not None
 
     def save(self, change: LogChange) -> Iterator[None]:

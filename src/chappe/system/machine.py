@@ -83,7 +83,6 @@ class Wakeup:
             os.set_blocking(self._write, False)
 
     def fileno(self) -> int:
-        """The descriptor to be waited on."""
         return self._read
 
     def set(self) -> None:

@@ -326,7 +326,6 @@ class Bindings:
         return None if self._claimed.get(stated, key) == key else CLAIMED
 
     def peered(self, stated: bytes, key: bytes) -> None:
-        """Note a peer whose certificate names no id: a stated id alone is not reserved for it."""
         _remember(self._claimed, stated, key)
 
 

@@ -155,7 +155,6 @@ class PublishingSocket:
 
     @property
     def waits(self) -> bool:
-        """True if something waits for a full peer: ``retry`` is to be called soon."""
         return bool(self._waiting)
 
     @property
@@ -394,6 +393,14 @@ def _descriptor(frame: zmq.Frame) -> int:
         return int(frame.get(zmq.SRCFD))
     except zmq.ZMQError:
         return -1
+
+
+def _ends(descriptor: int) -> Any:
+    try:
+        with doubled(descriptor) as sock:
+            return sock.getpeername(), sock.getsockname()
+    except OSError:
+        return None
 
 
 def _shown(ends: Any) -> str:

@@ -267,7 +267,6 @@ def go(row: dict[str, Any]) -> None:
 
 
 def every(function: Callable[[], Any], seconds: float = REFRESH_S) -> ui.timer:
-    """Call it now and then, as long as its page is open."""
     return ui.timer(seconds, function, immediate=True)
 
 

@@ -56,5 +56,4 @@ def duration(seconds: float) -> str:
 
 
 def connecting(awaited: Sequence[str] = ()) -> str:
-    """Return the text where nothing is known yet, with the sources that are waited for."""
     return f"connecting to {', '.join(awaited) or 'the dashboard'} ..."

@@ -93,7 +93,6 @@ def _members(configuration: ChainConfiguration, found: Statuses) -> Iterator[Obs
 
 
 def _links(configuration: ChainConfiguration, found: Statuses, order: Sequence[str]) -> Iterator[ObservedLink]:
-    """Return links from each server to the one behind it, with the commands that went there."""
     for name, following in pairwise(order):
         status = found.get(following)
         ends = _id(configuration, name), _id(configuration, following)

@@ -43,7 +43,6 @@ class Labels:
             self._known.popitem(last=False)
 
     def of(self, address: str) -> str:
-        """Return the label of a member, or an empty text."""
         return self._known.get(address, "")
 
     def of_node(self, node: str, carries: Iterable[str]) -> str:
@@ -55,7 +54,6 @@ class Labels:
         return ", ".join(found[:OF_NODE_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
     def shown(self, address: str) -> str:
-        """Return a member's label with the beginning of its address, or the address alone."""
         return beside(self.of(address), address)
 
 

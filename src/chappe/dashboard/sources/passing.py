@@ -84,7 +84,6 @@ class Passing:
         )
 
     def told(self, address: str) -> bool:
-        """True if a node is one of chappe, which may be asked."""
         return address in self._reports
 
     def further(self, known: Iterable[Ends], without: Collection[str] = ()) -> Iterator[ObservedLink]:

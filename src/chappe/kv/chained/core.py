@@ -327,7 +327,6 @@ class ChainedMaster(StoreReplica):
     # -- world --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin; the chain's state, and this server's place in it, are told next."""
         return self._take(now)
 
     def leave(self) -> list[Effect]:

@@ -169,7 +169,6 @@ class MapClientCore:
 
     @property
     def arriving(self) -> int:
-        """Entries that have come of a snapshot that is not whole yet."""
         return self._current.staged
 
     @property

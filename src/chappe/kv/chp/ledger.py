@@ -161,13 +161,11 @@ class Ledger:
 
     @property
     def crowded(self) -> bool:
-        """True if so much waits for the backend that writers are not to be read."""
         return self.durable and self.commits.beyond(self._limits.undurable_max, self._limits.undurable_bytes)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def frozen(self) -> list[Entry]:
-        """Return all entries that are told, and stay."""
         return self.engine.frozen(self.commits.changes())
 
     def told(self, entry: Entry, ns: int) -> Told:

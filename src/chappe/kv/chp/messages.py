@@ -158,7 +158,6 @@ def ttl_ms(text: bytes, wall_ms: int) -> int | None:
 
 
 def ttl_seconds(left_ms: int) -> bytes:
-    """Return a time to live as updates have it: whole seconds, rounded up."""
     return b"%d" % -(-left_ms // _SECOND_MS)
 
 

@@ -54,7 +54,6 @@ _ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)
 
 
 def is_of_a_pair(loaded: Loaded) -> bool:
-    """Return True if a backend was that of one of two servers."""
     return any(row.entity == _ROW for row in loaded.writers)
 
 
@@ -279,7 +278,6 @@ class PairedMapServer:
         return done
 
     def _wake(self, now: float) -> None:
-        """Notice, before anything else, that this server stood still, or has not heard of the other one."""
         if now >= self.star.next_timeout():
             self._decide(self.star.handle_timeout(now), now)
 

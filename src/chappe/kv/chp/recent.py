@@ -33,7 +33,6 @@ class RecentUpdates:
         self._next = sequence + 1
 
     def has(self, sequence: int) -> bool:
-        """Return True if all updates behind ``sequence`` can be had."""
         return self._first() <= sequence + 1 <= self._next
 
     def add(self, told: Sequence[Entry], sequence: int) -> None:

@@ -164,7 +164,6 @@ class MapServerCore:
 
     @property
     def in_step(self) -> bytes:
-        """While active: the session of the other server if that has all that was ever confirmed, and is waited for."""
         return self._streams.in_step
 
     @property
@@ -179,7 +178,6 @@ class MapServerCore:
 
     @property
     def under_way(self) -> int:
-        """Bytes that clients of chappe were sent and have not taken."""
         return self._streams.under_way
 
     # -- clients -----------------------------------------------------------------------------------------------------

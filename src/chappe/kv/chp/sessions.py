@@ -49,7 +49,6 @@ class SessionValues:
 
     @property
     def next(self) -> float:
-        """The end of the first session, unless it is heard."""
         return self._ends.next
 
     def fits(self, sets: Sequence[tuple[bytes, bytes, int, bytes]]) -> bool:
@@ -141,7 +140,6 @@ class Session:
 
     @property
     def released(self) -> int:
-        """The last step that told updates contain."""
         return self.waiting[-1][0] if self.waiting else self.applied
 
     def confirm(self, sequence: int) -> int:

@@ -239,7 +239,6 @@ class FollowedServer:
             effects.append(Send(self.server, say.encode(taken)))
 
     def send(self, first: int, steps: Sequence[say.Step], effects: list[Effect]) -> None:
-        """Send own steps to a server of chappe that is followed."""
         effects.append(Send(self.server, say.encode(say.Steps(self._stream, first, tuple(steps)))))
 
     # -- what is published -------------------------------------------------------------------------------------------

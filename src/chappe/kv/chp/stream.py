@@ -190,7 +190,6 @@ def encode(message: FromClient | FromServer) -> list[bytes]:
 
 
 def encode_entries(entries: Sequence[Entry]) -> msgspec.Raw:
-    """Return entries as pieces and changes carry them."""
     return msgspec.Raw(_encoder.encode(entries))
 
 

@@ -443,7 +443,6 @@ def asked(seqs: tuple[int, ...]) -> tuple[Entity, int] | None:
 
 
 def ticks(heartbeat_s: float) -> int:
-    """Return a heartbeat interval as it is sent."""
     return max(1, round(heartbeat_s / CHANNEL_TICK_S))
 
 

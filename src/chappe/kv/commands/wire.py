@@ -67,7 +67,6 @@ _EXPIRES: Final = Struct(">Bq")
 
 
 def encode_message(seq: int, sender: Entity, receiver: Entity, body: bytes) -> bytes:
-    """Return the bytes of a message whose command is ``body``, made by ``encode_command``."""
     return _head.pack(seq, *sender, *receiver) + body
 
 
@@ -85,7 +84,6 @@ def encode_command(command: Command) -> bytes:
 
 
 def encode_several(bodies: Sequence[bytes]) -> bytes:
-    """Return ``Several``, made of actions that ``encode_command`` made."""
     return b"".join((_KINDS[SEVERAL], pack_varbyte(len(bodies)), *bodies))
 
 

@@ -174,7 +174,6 @@ class Agreement:
 
     @property
     def kept(self) -> bool:
-        """True if everything decided is on disk, as far as is known."""
         return self._kept is not None
 
     @property
@@ -182,7 +181,6 @@ class Agreement:
         return bool(self._wish)
 
     def counts(self, place: int, disk: int) -> bool:
-        """Return True if the vote of a server with that disk counts for the next number."""
         return bool(self._disks) and self._disks[place] == disk
 
     @property
@@ -209,7 +207,6 @@ class Agreement:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
-        """Begin: ask the others for the newest decision."""
         return self._to_all(Ask(self.memory.number))
 
     def propose(self, value: bytes, now: float) -> list[Effect]:

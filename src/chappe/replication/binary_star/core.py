@@ -176,7 +176,6 @@ class BinaryStar:
 
     @property
     def paired_life(self) -> int:
-        """The life of the partner without which nothing is confirmed, or 0."""
         return self._paired_life
 
     @property

@@ -191,7 +191,6 @@ class ChainServerCore:
 
     @property
     def synced(self) -> int:
-        """The last entry up to which all are on disk here."""
         return self.storing.synced
 
     def next_timeout(self) -> float:

@@ -158,7 +158,6 @@ class Downstream:
         self._back()
 
     def lost(self) -> None:
-        """Note that our log lacks the entries that it needs."""
         self.known = False
 
     def acknowledge(self, message: Ack, end: int, now: float) -> bool:

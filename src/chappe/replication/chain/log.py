@@ -30,7 +30,6 @@ class EntryLog:
         return self.base + len(self._entries)
 
     def term(self, index: int) -> int:
-        """Return the term of an entry that is here, or of the base."""
         return self.base_term if index == self.base else self._entries[index - self.base - 1].term
 
     def entry(self, index: int) -> Entry:

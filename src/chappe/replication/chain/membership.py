@@ -184,7 +184,6 @@ def _begun_again(known: ChainView, out: tuple[bool, ...]) -> Proposal:
 
 
 def _hearers(beats: Mapping[int, Beat], place: int) -> int:
-    """Return how many of those that are heard hear a server."""
     return sum(1 for each, beat in beats.items() if each != place and beat.hears >> place & 1)
 
 

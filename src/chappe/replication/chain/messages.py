@@ -58,7 +58,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def origin(self) -> bytes:
-        """The client's identity or address, if known to the head, in an entry that opens a session."""
         return self.also[0] if self.also else b""
 
 

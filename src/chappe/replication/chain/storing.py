@@ -49,7 +49,6 @@ class Storing:
 
     @property
     def why(self) -> str:
-        """The reason why the log is not on disk, if the disk has refused it."""
         return str(self._refused[LOG][1]) if LOG in self._refused else ""
 
     # -- what changes -----------------------------------------------------------------------------------------

@@ -112,7 +112,6 @@ class ArchiveJob:
         return self._progress()
 
     def stop(self) -> None:
-        """End soon; a batch under way is given up, and made again by the next run."""
         self._stopped = True
 
     def _start(self, checkpoint: str) -> StreamingQuery:

@@ -254,7 +254,6 @@ class RunningPipeline:
             self.events.put(tracker.take(progress, time.monotonic()))
 
     def heard_end(self, run_id: str) -> None:
-        """Note that Spark has said all that it says of a run of a query; called by the listener."""
         self._ended.add(run_id)
 
 

@@ -155,7 +155,6 @@ class States:
         return True
 
     def log_path(self, name: str) -> Path:
-        """Return the file of Spark's own words of a pipeline."""
         return self.directory / f"{name}.log"
 
     def _path(self, name: str) -> Path:

@@ -41,7 +41,6 @@ class FileOps:
     """The calls to the operating system; every method raises OSError as ``os`` does."""
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file with close-on-exec; a new one is private to its owner."""
         return open_private(path, flags)
 
     def close(self, fd: int) -> None:
@@ -57,11 +56,9 @@ class FileOps:
         return os.pread(fd, size, position)
 
     def fdatasync(self, fd: int) -> None:
-        """Wait until the file's bytes and its length are on disk."""
         sync_data(fd)
 
     def fsync(self, fd: int) -> None:
-        """Wait until everything about the file is on disk."""
         sync_file(fd)
 
     def ftruncate(self, fd: int, length: int) -> None:

@@ -301,5 +301,4 @@ class TopicOpener:
 
 
 def _lose(table: BlockTable, mark: Mark) -> None:
-    """Note acknowledged offsets of the segment that are not in the table as lost."""
     table.lost += [LostOffsets(name, first, next_) for name, (first, next_) in mark.spans.items()]
