@@ -259,5 +259,4 @@ def _row(event: DataStoreEvent | Typed) -> StoreRow:
 
 
 def _digest(value: bytes, expires: bytes) -> bytes:
-    """Tells values with their expiry apart, in 16 bytes."""
     return hashlib.blake2b(value + b"/" + expires, digest_size=16).digest()

@@ -24,7 +24,6 @@ class UnreadAnswers:
         self._bytes: dict[bytes, int] = {}
 
     def said(self, client: bytes) -> None:
-        """Note a message of a client, which therefore reads."""
         self._bytes.pop(client, None)
 
     def may_send(self, client: bytes, size: int) -> bool:

@@ -46,7 +46,6 @@ class StoreLink:
         self.asked_at = 0.0
 
     def idle(self, now: float) -> bool:
-        """Return True if no answer is lost by closing it."""
         return not self.asked or now - self.asked_at >= BUSY_S
 
 

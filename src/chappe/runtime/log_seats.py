@@ -304,7 +304,6 @@ class Seat(Generic[M]):
 
     @property
     def halted(self) -> str | None:
-        """The reason why the part, or the whole node, stopped, if it did."""
         return self._halted or self._driver.turns.halted
 
     def check(self) -> None:
@@ -390,7 +389,6 @@ class Where:
 
     @property
     def named(self) -> str:
-        """The towers or forwarders, in a sentence."""
         return f"the {self.kind}{'s' if len(self.forwarders) > 1 else ''} at {self}"
 
     @property

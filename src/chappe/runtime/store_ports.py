@@ -294,7 +294,6 @@ def _with(effect: Effect, **more: object) -> Effect:
 
 
 def _request_of(frames: list[bytes]) -> Request | ErrorAnswer:
-    """Return the request, or the answer to a question of a newer format."""
     if len(frames) < 3 or len(frames[1]) != 8:
         raise ProtocolError("query that is not two frames")
     try:

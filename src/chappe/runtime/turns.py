@@ -158,7 +158,6 @@ class Turns:
         self._open_selector().unregister(file)
 
     def fileno(self) -> int:
-        """The descriptor that tells of all; -1 while there is none."""
         return -1 if self._selector is None else self._selector.fileno()  # type: ignore[attr-defined]
 
     def _open_selector(self) -> selectors.BaseSelector:

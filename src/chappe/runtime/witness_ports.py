@@ -85,7 +85,6 @@ class WitnessPorts(Ports):
         return commit(self._backend, Commit(self._number, (PutRow(encode(job.pair), encode(_text(job.held)), None),)))
 
     def done(self, job: Any, outcome: StorageError | None, now: float) -> Sequence[Effect]:
-        """Tell the core that a record is written, or refused."""
         return self.core.handle_done(job, outcome, now)
 
     def report(self, event: object) -> None:

@@ -37,7 +37,6 @@ class SimHost:
     def start(self) -> None: ...
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
-        """Stop at once, or with a goodbye; others notice broken connections after ``notice_s``."""
         self.alive = False
 
     def due(self) -> float:

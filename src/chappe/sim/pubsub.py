@@ -171,7 +171,6 @@ class Pipe:
 
     @property
     def left(self) -> bool:
-        """True if something waits until the receiver looks again."""
         return bool(self._queue) and not self._armed
 
     def resume(self) -> None:
@@ -317,7 +316,6 @@ class SimLink:
 
     @property
     def left(self) -> bool:
-        """True if messages wait for the subscriber's next look."""
         return any(pipe is not None and pipe.left for pipe in (self.rest, self.down))
 
     def resume(self) -> None:

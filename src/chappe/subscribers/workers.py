@@ -207,7 +207,6 @@ class Workers:
         return made
 
     def _watch(self, worker: _Worker) -> None:
-        """Look at its input while that is full."""
         if worker.to_write and worker.into not in self._selector.get_map():
             self._selector.register(worker.into, selectors.EVENT_WRITE, worker)
         elif not worker.to_write and worker.into in self._selector.get_map():
@@ -317,7 +316,6 @@ class Workers:
 
 
 def pause_s(first_s: float, before: int) -> float:
-    """Return the backoff after this many failed attempts."""
     return min(PAUSE_MAX_S, first_s * 2.0 ** min(before, 20))
 
 

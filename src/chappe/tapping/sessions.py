@@ -111,5 +111,4 @@ class Sessions:
         return ()
 
     def next_timeout(self) -> float:
-        """Return when a client is forgotten, unless it asks before."""
         return self._until.next

@@ -154,7 +154,6 @@ class Disk:
         return self._rng.randint(0, size)
 
     def of(self, path: str) -> _DiskFile | None:
-        """Return the file at a path, if it was changed."""
         return self._files.get(path)
 
     def changing(self, path: str) -> _DiskFile:

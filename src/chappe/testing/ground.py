@@ -50,7 +50,6 @@ class Net(PubSub):
         return self.passes(a, b) and (b, a) not in self._mute
 
     def cut_one_way(self, source: str, target: str) -> None:
-        """Let nothing pass from one host to another."""
         self._mute.add((source, target))
 
     def mend(self) -> None:

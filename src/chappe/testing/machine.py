@@ -366,7 +366,6 @@ class Host(machine.Machine, Station):
         self.later.clear()
 
     def leave(self) -> None:
-        """Close all files as the system does when a process is gone."""
         self._ops.leave()
 
     def owns(self, member: object) -> None:

@@ -508,7 +508,6 @@ class RoutedConnection(_Connection):
             self.router = self.up = self.down = None
 
     def pipe(self, source: str) -> Pipe | None:
-        """Return the pipe for messages of a host."""
         return self.up if source == self.asker.name else self.down
 
     def _bad_luck(self) -> bool:

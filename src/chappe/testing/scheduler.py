@@ -208,7 +208,6 @@ class Scheduler:
                 self._change.notify_all()
 
     def _calls_of(self, host: Any) -> bool:
-        """Return True if a slow call of a host's members is under way."""
         return any(each.host is host for each in list(self.calls))
 
     def run_now(self) -> None:

@@ -293,7 +293,6 @@ class WebSocketServer:
             self._async.leave()
 
     async def _look(self) -> None:
-        """Check permissions and tokens of connected clients periodically."""
         while True:
             await asyncio.sleep(RULES_LOOK_S)
             self._room.look(time.time_ns() / 1e9)
