@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -109,12 +110,12 @@ class ForkedCommands:
         self._process.communicate()
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+@contextmanager
+def shell_in(directory: Path) -> Iterator[Shell]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("CHAPPE_")}
-    home = tmp_path / "home"
+    home = directory / "home"
     home.mkdir()
-    here = tmp_path / "here"
+    here = directory / "here"
     here.mkdir()
     env |= {
         "HOME": str(home),
@@ -131,3 +132,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with shell_in(tmp_path) as made:
+        yield made

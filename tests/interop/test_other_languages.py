@@ -21,7 +21,9 @@ from chappe import Consumer, Producer, Store
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
-SOURCES: Final = Path(__file__).parents[2] / "examples" / "clients"
+ROOT: Final = Path(__file__).parents[2]
+SOURCES: Final = ROOT / "examples" / "clients"
+PAGE: Final = ROOT / "docs" / "how-to" / "other-languages.md"
 LINES: Final = [b"", "Grüße".encode(), b"tab\tand \xff", *(b"line %d" % n for n in range(997))]
 FIRST_JAVA: Final = 17
 
@@ -81,11 +83,16 @@ BUILDS: Final = {"c": build_c, "java": build_java, "go": build_go}
 
 
 @pytest.fixture(scope="module", params=BUILDS)
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def language(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def program(language: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command that runs an example, which was built outside the sources."""
-    directory = tmp_path_factory.mktemp(request.param) / "client"
-    shutil.copytree(SOURCES / request.param, directory)
-    return BUILDS[request.param](directory)
+    directory = tmp_path_factory.mktemp(language) / "client"
+    shutil.copytree(SOURCES / language, directory)
+    return BUILDS[language](directory)
 
 
 @dataclass(frozen=True)
@@ -175,3 +182,17 @@ def test_its_processes_understand_each_other(client: Client, store: Store) -> No
     consumer = client.consume()
     lines_of(client.produce())
     assert lines_of(consumer) == LINES
+
+
+@pytest.mark.usefixtures("program", "store")  # with the program built, the page's build needs nothing that is absent
+def test_its_part_of_the_page_runs_as_printed(language: str, tower: str, tmp_path: Path) -> None:
+    shutil.copytree(SOURCES / language, tmp_path / "examples" / "clients" / language)
+    part = re.search(rf"^## {language}\n.*?^```console\n(.*?)^```", PAGE.read_text(), re.I | re.M | re.S)
+    assert part is not None
+    lines = re.sub(r"^\$ ", "", part[1], flags=re.M).replace("127.0.0.1:5556:5557", tower)
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", lines],
+        cwd=tmp_path, stdout=subprocess.PIPE, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    printed = done.stdout.replace(b"\x1b[0m", b"")  # Maven's, though it writes into no terminal
+    assert printed.split() == [b"%d" % number for number in range(1, 1001)]

@@ -1,7 +1,6 @@
 """A Spark standalone cluster on loopback, for tests: a master and workers, each a process of its own.
 
-Its executors have chappe installed, as this Python has, or every package but chappe, so that what they import of it
-was shipped to them.
+Its executors have every package of this Python but chappe, so that what they import of it was shipped to them.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class Daemon:
 class Cluster:
     """A master on 127.0.0.1 and a worker of one core on each of ``hosts``."""
 
-    def __init__(self, folder: Path, hosts: tuple[str, ...], *, bare: bool) -> None:
+    def __init__(self, folder: Path, hosts: tuple[str, ...]) -> None:
         folder.mkdir()
-        self._bare = folder / "packages" if bare else None
+        self._bare = folder / "packages"
         self.python = folder / "python"
         self.python.write_text(_PYTHON.format(python=shlex.quote(worker_python("local"))))
         self.python.chmod(0o755)
@@ -101,16 +100,15 @@ class Cluster:
             each.kill()
 
     def _start(self) -> None:
-        if self._bare is not None:
-            self._bare.mkdir()
-            for each in _packages():
-                (self._bare / each.name).symlink_to(each)
+        self._bare.mkdir()
+        for each in _packages():
+            (self._bare / each.name).symlink_to(each)
         master = self._daemon("master", "master.Master", ["--host", "127.0.0.1"], {"SPARK_LOCAL_IP": "127.0.0.1"})
         self.master = master.wait_for(r"Starting Spark master at (\S+)")
         for host in self._hosts:
             arguments = ["--host", host, "--cores", "1", "--memory", "1g"]
             arguments += ["--work-dir", str(self._folder / host), self.master]
-            env = {"SPARK_LOCAL_IP": host, BARE: str(self._bare or "")}
+            env = {"SPARK_LOCAL_IP": host, BARE: str(self._bare)}
             self.workers[host] = self._daemon(host, "worker.Worker", arguments, env)
         for worker in self.workers.values():
             worker.wait_for(r"(Successfully registered with master)")

@@ -1,4 +1,7 @@
-"""A Spark cluster of separate processes reads and writes topics, with chappe installed there or shipped to it."""
+"""A Spark cluster of separate processes reads and writes topics, with chappe shipped to it.
+
+The page on clusters is run where it is installed (tests/test_docs.py).
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,8 @@ def records(tower: str) -> list[str]:
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "cluster", HOSTS, bare=request.param == "shipped") as made:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path / "cluster", HOSTS) as made:
         yield made
 
 
@@ -92,7 +95,6 @@ CONF = {
 }
 
 
-@pytest.mark.parametrize("cluster", ["shipped"], indirect=True)
 def test_a_cluster_with_shipped_chappe_copies_a_topic_exactly_once_though_a_worker_dies(
     tmp_path: Path, cluster: Cluster, tower: str, records: list[str]
 ) -> None:
@@ -114,21 +116,6 @@ def test_a_cluster_with_shipped_chappe_copies_a_topic_exactly_once_though_a_work
     assert {host for host, _ in places} == set(HOSTS)
     for host, place in places:
         assert Path(place).is_relative_to(tmp_path / "cluster" / host), place
-    _check_copied(tmp_path, tower, records)
-
-
-@pytest.mark.parametrize("cluster", ["installed"], indirect=True)
-def test_a_cluster_where_chappe_is_installed_copies_a_topic(
-    tmp_path: Path, cluster: Cluster, tower: str, records: list[str]
-) -> None:
-    conf = CONF | {"spark.local.dir": str(tmp_path / "local")}
-    driver = Driver(cluster, [sys.executable], tmp_path, towers=tower, victim="", conf=conf)
-    try:
-        assert driver.process.wait(SPARK_S) == 0, driver.said
-    finally:
-        kill_tree(driver.process)
-    places = json.loads((tmp_path / "places.json").read_text())
-    assert places == [[host, os.path.abspath(chappe.__file__)] for host in HOSTS]
     _check_copied(tmp_path, tower, records)
 
 

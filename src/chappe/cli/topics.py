@@ -84,8 +84,10 @@ def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach)
     for each in filters:
         if not each.prefix and not any(topic == each.name for topic, _ in held.known):
             names = sorted({topic for topic, _ in look(reach, []).known})
-            who = "the store does not have" if len(held.stores) == 1 else f"none of {len(held.stores)} stores has"
-            raise UnknownTopic(f"{who} a topic {each.name!r}{_instead(each.name, names)}")
+            who = "the store does not have a topic"
+            if len(held.stores) != 1:
+                who = f"none of {len(held.stores)} stores has a topic"
+            raise UnknownTopic(f"{who} {each.name!r}{_instead(each.name, names)}")
 
 
 def none_matches(patterns: Sequence[Filter], reach: options.Reach) -> str | None:
