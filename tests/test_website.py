@@ -103,6 +103,12 @@ def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Site) -> None:
     assert wrong == {}
 
 
+def test_commands_are_copied_without_their_prompt_also_below_a_title(site: Site) -> None:
+    page = (site.root / "docs" / "how-to" / "dashboard.html").read_text(encoding="utf-8")
+    assert "once</span>" in page
+    assert "$ " not in "".join(re.findall(r"<code>.*?</code>", page, re.DOTALL))
+
+
 def test_no_page_has_a_browser_fetch_from_another_host(site: Site) -> None:
     fetched = {target for page in site.pages.values() for target in page.fetches}
     assert [target for target in fetched if re.match(r"(https?:)?//", target)] == []

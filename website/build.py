@@ -106,7 +106,7 @@ def _to_page(link: re.Match[str]) -> str:
 def _for_the_generator(text: str) -> str:
     """What GitHub takes otherwise, in the words of the generator; and commands without a prompt, as they are copied."""
     text = re.sub(r"^\|.*$", lambda row: re.sub(r"`[^`]*`", _bars, row[0]), text, flags=re.MULTILINE)
-    return re.sub(r"^```console\n((?:\$ .*\n)+)```$", _commands, text, flags=re.MULTILINE)
+    return re.sub(r"^```console( .*)?\n((?:\$ .*\n)+)```$", _commands, text, flags=re.MULTILINE)
 
 
 def _bars(code: re.Match[str]) -> str:
@@ -114,7 +114,7 @@ def _bars(code: re.Match[str]) -> str:
 
 
 def _commands(block: re.Match[str]) -> str:
-    return "```bash\n" + re.sub(r"^\$ ", "", block[1], flags=re.MULTILINE) + "```"
+    return f"```bash{block[1] or ''}\n" + re.sub(r"^\$ ", "", block[2], flags=re.MULTILINE) + "```"
 
 
 def _navigation() -> list[object]:
