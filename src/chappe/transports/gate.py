@@ -33,24 +33,6 @@ from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, settings, time
 from chappe.transports.refusals import RefusalLog
 
-
-@contextmanager
-def doubled(descriptor: int) -> Iterator[socket.socket]:
-    """Yield the socket behind a descriptor, which stays as it is. Other threads go on meanwhile: it may have ended, and
-    something else, a file that is locked, say, may have its number. So nothing of it is kept in any case. Raises
-    OSError: it has ended, or is not a socket.
-    """
-    found = os.dup(descriptor)
-    try:
-        sock = socket.socket(fileno=found)
-        try:
-            yield sock
-        finally:
-            sock.detach()
-    finally:
-        os.close(found)
-
-
 logger = logging.getLogger(__name__)
 
 OFFER_S: Final = 0.05  # between two files that others hand on: a signature, of a large one, takes milliseconds
@@ -143,6 +125,7 @@ class Gate:
             self.groups.offer(group, raw)
 
     def knows(self, name: str) -> bool:
+        """Return True if the permissions name an identity, whatever it may."""
         return name in self._watched.permissions.identities
 
     @property
@@ -187,8 +170,10 @@ class Gate:
             self._listening.append(made)
 
     def dial(self, sock: zmq.Socket[bytes], endpoint: str, verb: str = "") -> str:
-        """Prepare a socket's next connection to the identity that ``endpoint`` names; return where to connect. Raises
-        UsageError: it names no identity, or one that is not in force or lacks the right ``verb``.
+        """Prepare a socket's next connection to the identity that ``endpoint`` names; return where to connect.
+
+        Raises:
+            UsageError: It names no identity, or one that is not in force or lacks the right ``verb``.
         """
         where, name = identity_of(endpoint)
         permissions = self._watched.permissions
@@ -353,8 +338,10 @@ _guard = threading.Lock()
 
 
 def gate_of(keys: Keys | None) -> Gate | None:
-    """Return the gate of sockets of this identity; None for plain ones. Raises UsageError: its files are missing or
-    wrong, or the permissions do not have it.
+    """Return the gate of sockets of this identity; None for plain ones.
+
+    Raises:
+        UsageError: Its files are missing or wrong, or the permissions do not have it.
     """
     if keys is None:
         return None
@@ -378,8 +365,10 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def keys_of(security: LogSecurity) -> Keys | None:
-    """Return the identity to use: ``security``, or from the settings; None for plain connections. Raises UsageError: it
-    is neither an identity nor a known word, or the configuration file is unusable.
+    """Return the identity to use: ``security``, or from the settings; None for plain connections.
+
+    Raises:
+        UsageError: It is neither an identity nor a known word, or the configuration file is unusable.
     """
     if security is None:
         place = settings.identity()

@@ -54,8 +54,13 @@ SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is
 
 
 def new_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """Return a socket of this kind with ZeroMQ's defaults, except that silent connections end sooner. ``gate``: of a
-    socket that is to have keys. Raises TooManyOpenFiles: there are too many.
+    """Return a socket of this kind with ZeroMQ's defaults, except that silent connections end sooner.
+
+    Args:
+        gate: Of a socket that is to have keys.
+
+    Raises:
+        TooManyOpenFiles: There are too many.
     """
     try:
         made = machine.current().zeromq(kind, SOCKETS_MAX) if gate is None else gate.context.socket(kind)
@@ -90,8 +95,12 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
-    """Return the parts of the next message; large ones behind the first are not copied. Such a part has its memory to
-    itself, which is freed once nobody holds the view any more, or a view of it. Raises zmq.Again: there is none.
+    """Return the parts of the next message; large ones behind the first are not copied.
+
+    Such a part has its memory to itself, which is freed once nobody holds the view any more, or a view of it.
+
+    Raises:
+        zmq.Again: There is none.
     """
     head, *rest = sock.recv_multipart(_NOBLOCK, copy=False)
     return [head.bytes, *(each.bytes if len(each) < VIEWED_BYTES else each.buffer for each in rest)]
@@ -155,6 +164,7 @@ class PublishingSocket:
 
     @property
     def waits(self) -> bool:
+        """True if something waits for a full peer: ``retry`` is to be called soon."""
         return bool(self._waiting)
 
     @property
@@ -205,8 +215,12 @@ class PublishingSocket:
         self.socket.setsockopt(zmq.XPUB_NODROP, 0)
 
     def subscription(self, frames: list[zmq.Frame]) -> tuple[bytes, bool] | None:
-        """Return the prefix that the sender of the last message wants, or no longer wants, and which of the two. None
-        if it may not. Raises ProtocolError: it sent something else, or wants too much and was cut off.
+        """Return the prefix that the sender of the last message wants, or no longer wants, and which of the two.
+
+        None if it may not.
+
+        Raises:
+            ProtocolError: It sent something else, or wants too much and was cut off.
         """
         raw = frames[0].bytes
         on, prefix = raw[:1] == b"\1", raw[1:]
@@ -312,8 +326,10 @@ class Greedy:
         self._ended = False  # some of them, perhaps
 
     def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> Connection | None:
-        """Count a subscription, or its end; return its connection, None if that has ended. Raises ProtocolError: a
-        connection had too many, and was cut off.
+        """Count a subscription, or its end; return its connection, None if that has ended.
+
+        Raises:
+            ProtocolError: A connection had too many, and was cut off.
         """
         descriptor = _descriptor(frame)
         if descriptor < 0:
@@ -379,28 +395,11 @@ class Greedy:
         raise ProtocolError(f"the member at {_shown(ends)} subscribed to more than anybody needs, and was cut off")
 
 
-def _shut_down(descriptor: int) -> bool:
-    try:
-        with doubled(descriptor) as sock:
-            sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return False
-    return True
-
-
 def _descriptor(frame: zmq.Frame) -> int:
     try:
         return int(frame.get(zmq.SRCFD))
     except zmq.ZMQError:
         return -1
-
-
-def _ends(descriptor: int) -> Any:
-    try:
-        with doubled(descriptor) as sock:
-            return sock.getpeername(), sock.getsockname()
-    except OSError:
-        return None
 
 
 def _shown(ends: Any) -> str:
