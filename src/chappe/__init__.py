@@ -80,8 +80,13 @@ if TYPE_CHECKING:
     from chappe.api.log.topic_writers import TopicProgress as TopicProgress
     from chappe.api.log.tower import Tower as Tower
     from chappe.api.mesh.aio import AsyncEndpoint as AsyncEndpoint
+    from chappe.api.mesh.aio import AsyncResponder as AsyncResponder
     from chappe.api.mesh.aio import AsyncStatusSubscriber as AsyncStatusSubscriber
     from chappe.api.mesh.aio import AsyncSubscriber as AsyncSubscriber
+    from chappe.api.mesh.asking import Answer as Answer
+    from chappe.api.mesh.asking import AsyncRequest as AsyncRequest
+    from chappe.api.mesh.asking import Request as Request
+    from chappe.api.mesh.asking import Responder as Responder
     from chappe.api.mesh.endpoint import Endpoint as Endpoint
     from chappe.api.mesh.forwarded import Forwarded as Forwarded
     from chappe.api.mesh.gateway import Gateway as Gateway
@@ -137,7 +142,8 @@ _MODULES = {
     "api.log.store": "Store StoreStatus",
     "api.log.topic_writers": "TopicProgress",
     "api.log.tower": "Tower",
-    "api.mesh.aio": "AsyncEndpoint AsyncStatusSubscriber AsyncSubscriber",
+    "api.mesh.aio": "AsyncEndpoint AsyncResponder AsyncStatusSubscriber AsyncSubscriber",
+    "api.mesh.asking": "Answer AsyncRequest Request Responder",
     "api.mesh.endpoint": "Endpoint",
     "api.mesh.forwarded": "Forwarded",
     "api.mesh.gateway": "Gateway GatewaySide GatewayStatus",

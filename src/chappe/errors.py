@@ -9,6 +9,7 @@ ChappeError
  +- ChainError: NoChain, SessionExpired, CommandFailed
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
  +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
+ +- NoResponders, RequestFailed
  +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, Sealed, OffsetConflict
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
@@ -169,6 +170,22 @@ class Unreachable(ChappeError):
     """There is no way to the only receiver of a message, or it is too long; nothing was sent."""
 
     code: int = ErrorCode.NO_PATH_TO_PEER
+
+
+class NoResponders(ChappeError):
+    """Nobody in reach subscribes to the topic of a request; nothing was sent."""
+
+    code: int = ErrorCode.NO_PATH_TO_PEER
+
+
+class RequestFailed(ChappeError):
+    """A responder answered a request with an error, which is the text; ``responder`` is the id of its endpoint."""
+
+    definite = False
+
+    def __init__(self, text: str, responder: str = "") -> None:
+        super().__init__(text)
+        self.responder = responder
 
 
 class TimedOut(ChappeError):

@@ -1,7 +1,7 @@
-"""One member of the mesh: an endpoint with the masters and clones of data stores that are attached to it. No I/O.
+"""One member of the mesh: an endpoint with its requests and queues, and the masters and clones attached to it. No I/O.
 
-The driver runs a ``Member``. It gets the endpoint's effects but for messages to data stores: those take them, and
-what they send is published by the endpoint.
+The driver runs a ``Member``. It gets the endpoint's effects but for messages to data stores, answers to requests and
+what members of a queue elsewhere own: those take them, and what they send is published by the endpoint.
 
     connections    handle_link, handle_frames, handle_gone
     the disk       handle_done, of ``StoreCommit``, ``OfferRules`` and ``OfferKeys``
@@ -38,14 +38,18 @@ from chappe.kv.role import CHAIN, KvRole
 from chappe.kv.simulated_clock import SimulatedClock
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointUnreachable, PeerLost
-from chappe.mesh.filters import Filter, matches
+from chappe.mesh.filters import Filter, matches, minimal
 from chappe.mesh.forwarding.group_keys import KeysHere
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LIVES_MAX, Reporting, StoreReport, named
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
+from chappe.mesh.queues import Queues
+from chappe.mesh.requests import Requests
 from chappe.mesh.rules import MeshRules
 
 _NOTHING: Final[tuple[Effect, ...]] = ()
-_REPORTS: Final = -1  # the subscriber that hears questions about links
+_REPORTS: Final = -1  # the subscriber that hears questions about links, ...
+_INBOX: Final = -2  # ... that which hears answers to our requests, ...
+_QUEUES: Final = -3  # ... and that which hears announcements of queues
 
 
 class StoreCommit(Frozen, frozen=True):
@@ -294,7 +298,7 @@ def _runs(actions: Sequence[Effect]) -> list[list[Effect]]:
 
 
 class MeshMember:
-    """An endpoint with its data stores.
+    """An endpoint with its requests, queues and data stores.
 
     Args:
         endpoint: New; ``take`` looks at the effects of every call that is not made through this.
@@ -310,8 +314,10 @@ class MeshMember:
         self.parts: dict[int, KvPart] = {}
         self.hearing: dict[int, KvPart] = {}  # by subscriber, below 0
         self.reporting = Reporting()
+        self.requests = Requests(endpoint.own_id, endpoint.router.topology.vouches)
+        self.queues = Queues(endpoint.own_id, endpoint.router.topology)
         self.simulated: SimulatedClock | None = None  # the time of its data stores, where that is simulated
-        self.last_subscriber = _REPORTS
+        self.last_subscriber = _QUEUES
         endpoint.router.subscriptions.add(_REPORTS, [ASK_LINKS], DATA)
         self.record: Record | None = None  # is told of every command that is published to all who want it
         self.note_filter: Callable[[Filter], None] | None = None  # is told what the endpoint subscribes to
@@ -368,21 +374,21 @@ class MeshMember:
         actions: list[Effect] = []
         if now >= self.endpoint.next_timeout():
             actions += self.take(self.endpoint.handle_timeout(now), now)
-        if self.parts:
-            if self._seen != self.router.settled:
-                actions += self._look_at_network(now)
-            for part in list(self.parts.values()):
-                actions += part.handle_timeout(now)
+        actions += self.requests.handle_timeout(now)
+        actions += self._publish(self.queues.handle_timeout(now), now)
+        if self._looks and self._seen != self.router.settled:
+            actions += self._look_at_network(now)
+        for part in list(self.parts.values()):
+            actions += part.handle_timeout(now)
         return actions
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` wants to be called; infinity for never."""
-        due = self.endpoint.next_timeout()
-        if self.parts:
-            if self._seen != self.router.settled:
-                return -math.inf
-            for part in self.parts.values():
-                due = min(due, part.due)
+        due = min(self.endpoint.next_timeout(), self.requests.next_timeout(), self.queues.next_timeout())
+        if self._looks and self._seen != self.router.settled:
+            return -math.inf
+        for part in self.parts.values():
+            due = min(due, part.due)
         return due
 
     def advance(self, to_ns: int, now: float) -> Sequence[Effect]:
@@ -414,6 +420,66 @@ class MeshMember:
         for part in self.parts.values():
             part.halt()
 
+    # -- requests and queues ----------------------------------------------------------------------------------
+
+    def ask(self, number: int, ticket: int, wanted: int, until: float, now: float) -> Sequence[Effect]:
+        """Expect answers to a request, before it is published. Raises as ``Requests.ask``, and UsageError if the inbox
+        is one subscription too many.
+        """
+        self.requests.ask(number, ticket, wanted, until)
+        subscriptions = self.router.subscriptions
+        if subscriptions.prefixes(_INBOX):
+            return _NOTHING
+        try:
+            return self.endpoint.subscribe(_INBOX, [self.requests.inbox], DATA, now=now)
+        except BaseException:
+            self.requests.forget(number)
+            raise
+
+    def put_in_queue(self, subscriber: int, topic: bytes, now: float) -> list[Effect]:
+        """Make a subscriber a member of the queue with this topic, or tell others what it wants now. Raises as
+        ``Queues.put``.
+        """
+        effects = self.queues.put(subscriber, topic, minimal(self.router.subscriptions.prefixes(subscriber)), now)
+        return [*self.endpoint.subscribe(_QUEUES, [topic], DATA, now=now), *self._publish(effects, now)]
+
+    def unsubscribe(self, subscriber: int, now: float) -> list[Effect]:
+        """End a subscription; the others in its queue hear of it at once."""
+        queue = self.queues.of.get(subscriber)
+        left = self._publish(self.queues.remove(subscriber, now), now)
+        if queue is not None and queue.topic not in self.queues.topics:
+            left += self.endpoint.unsubscribe(_QUEUES, [queue.topic], now)
+        return left + self.endpoint.unsubscribe(subscriber, None, now)
+
+    def deliver_published(self, topic: bytes, payload: bytes, source: int | None) -> list[Effect]:
+        """Hand what was just published to all here to subscribers: to members of queues, and where it came from a
+        ``source`` behind this endpoint to every other subscriber.
+        """
+        shared = self.queues.of
+        found: list[Effect] = []
+        if source is not None:
+            found += [each for each in self.endpoint.deliver_here(topic, payload, source) if each.to not in shared]
+        if shared:
+            place = self.router.places.last(topic)
+            for each in self.endpoint.deliver_here(topic, payload, source or 0, place):
+                found += self._owned(each) if each.to in shared else []
+        return found
+
+    def _owned(self, found: Deliver) -> list[Effect]:
+        """Return a delivery without what members of its subscriber's queue elsewhere own."""
+        if found.to not in self.queues.of:
+            return [found]
+        messages = self.queues.own(found.to, found.messages)
+        return [Deliver(found.to, messages)] if messages else []
+
+    def _publish(self, effects: Sequence[Effect], now: float) -> list[Effect]:
+        flushes: dict[int, Flush] = {}
+        for each in effects:
+            if isinstance(each, Send):
+                for flush in self.router.publish(each.topic, each.message, DATA, each.to or NOBODY, now):
+                    flushes[flush.link] = flush
+        return list(flushes.values())
+
     # -- data stores ------------------------------------------------------------------------------------------
 
     def attach(self, role: KvRole | Any, number: int) -> KvPart:
@@ -436,13 +502,19 @@ class MeshMember:
         found: list[Effect] = []
         defect: Exception | None = None
         for action in actions:
-            if type(action) is Deliver and action.to < 0:
+            if type(action) is Deliver and (action.to < 0 or action.to in self.queues.of):
                 try:
                     part = self.hearing.get(action.to)
                     if part is not None:
                         found += part.hear(part.topics[action.to], action.messages, now)
                     elif action.to == _REPORTS:
                         found += self._asked_of_links(action.messages, now)
+                    elif action.to == _INBOX:
+                        found += self.requests.hear(action.messages)
+                    elif action.to == _QUEUES:
+                        self.queues.hear(action.messages, now)
+                    else:
+                        found += self._owned(action)
                 except Exception as problem:
                     defect = problem
                 continue
@@ -482,6 +554,11 @@ class MeshMember:
                 assert entry.expires_ns is not None
                 yield entry.key, max(0.0, (entry.expires_ns - self.clock.wall_ns()) / 1e9)
 
+    @property
+    def _looks(self) -> bool:
+        """True if data stores or queues follow the network."""
+        return bool(self.parts or self.queues.of)
+
     def _look_at_network(self, now: float) -> list[Effect]:
         self._seen = self.router.settled
         filters = self.router.topology.filters()
@@ -489,4 +566,4 @@ class MeshMember:
         for part in list(self.parts.values()):
             wanting = [each for each, wanted in filters.items() if matches(wanted, part.master_topic)]
             actions += part.handle_subscription(frozenset(wanting), now)
-        return actions
+        return actions + self._publish(self.queues.handle_subscription(filters), now)

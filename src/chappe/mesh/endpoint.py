@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chappe.core import Effect, Flush
+from chappe.core import Deliver, Effect, Flush
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, MESH_MESSAGE_BYTES_MAX
 from chappe.mesh.filters import Filter
 from chappe.mesh.forwarding.group_keys import KeysHere
@@ -201,9 +201,9 @@ class EndpointCore(Peerings):
         """
         return self.router.publish_many(messages, now, since)
 
-    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Effect]:
+    def deliver_here(self, topic: bytes, payload: bytes, but: int, place: int = 0) -> list[Deliver]:
         """Give a message of data that is published here to our own subscribers too, except for one of them."""
-        return self.router.deliver_here(topic, payload, but)
+        return self.router.deliver_here(topic, payload, but, place)
 
     def deliver_opened(self, messages: Iterable[Message], now: float) -> list[Effect]:
         """Give messages to our subscribers that came before, sealed, and could not be opened then."""

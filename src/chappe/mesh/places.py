@@ -59,8 +59,9 @@ class Places:
         return self._counting + before + 1
 
     def last(self, topic: bytes) -> int:
-        """Return the place of the last message to a topic that has one."""
-        return self._counting + self._counts[topic]
+        """Return the place of the last message to a topic; 0 if there was none in this counting."""
+        count = self._counts.get(topic, 0)
+        return self._counting + count if count else 0
 
     def _begin(self, topic: bytes) -> int:
         self._bytes += len(topic)

@@ -295,6 +295,11 @@ class Topology:
             return self._keys[endpoint] != key
         return endpoint in self._present and is_foreign(key, attested(endpoint, self._known, self._present))
 
+    @property
+    def has_originals(self) -> bool:
+        """True if messages may go over an original: everybody in reach over endpoints of chappe sees the same."""
+        return bool(self.forwards and self._originals) or any(side.originals for side in self._sides.values())
+
     def vouches(self, origin: bytes, speaker: bytes) -> bool:
         """Return whether a message from ``origin``, or from an original that named none, can come from ``speaker``.
 

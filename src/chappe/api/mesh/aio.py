@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
-from chappe.api.faces import AsyncCloseable, Seconds, made_in_thread
+from chappe.api.faces import AsyncCloseable, Seconds, made_in_thread, run_async
 from chappe.api.kv.aio import AsyncDataStore
 from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import as_id, check_retry, encode_topic, encode_value, topics_of
+from chappe.api.mesh.asking import Answer, AsyncRequest, Responder, ask, respond_to
 from chappe.api.mesh.endpoint import AWAIT_S, CLOSE_JOIN_S, RETRY_S, Endpoint
 from chappe.api.mesh.hooks import Hooks, named_hooks
 from chappe.api.mesh.hosting import hook_call
@@ -24,7 +25,7 @@ from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.api.mesh.waiting import KeysWait
 from chappe.columns import reader
-from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
+from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S, REQUEST_S
 from chappe.errors import ChappeError, Sealed
 from chappe.mesh.endpoint import PeerInfo
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
@@ -70,6 +71,30 @@ class AsyncSubscriber(AsyncSource[Received]):
         return self.source.malformed
 
 
+class AsyncResponder(AsyncSource[AsyncRequest]):
+    """``Responder`` for asyncio: ``async for request in responder: await request.reply(...)``."""
+
+    source: Responder  # type: ignore[assignment]
+    _task: asyncio.Task[None] | None = None
+
+    def __init__(self, source: Responder, watch: Watch) -> None:
+        super().__init__(source, watch)  # type: ignore[arg-type]
+        source.watch = watch
+
+    def answer_with(self, function: Callable[[AsyncRequest], object]) -> None:
+        """Answer each request with what ``function`` returns, until this is closed; for the maker of this."""
+        self._task = asyncio.get_running_loop().create_task(self._answer(function), name="chappe-responder")
+
+    async def _answer(self, function: Callable[[AsyncRequest], object]) -> None:
+        with suppress(ChappeError):  # closed, or a defect has stopped the endpoint
+            async for request in self:
+                await respond_to(request, function)
+
+    @property
+    def ignored(self) -> int:
+        return self.source.ignored
+
+
 class AsyncStatusSubscriber(AsyncSource[Any]):
     """``StatusSubscriber`` for asyncio: ``async for event in statuses``, or ``await statuses.get()``."""
 
@@ -92,8 +117,8 @@ class AsyncEndpoint(AsyncCloseable):
     """``Endpoint`` for asyncio, made where a loop runs: ``async with AsyncEndpoint() as endpoint``.
 
     Methods that may wait are coroutines: ``listen``, ``peer``, ``unpeer``, ``topology``, ``await_peer``,
-    ``attach_master``, ``attach_clone``, ``room``, ``publish``, ``publish_batch`` and ``close``. Hooks are called in the
-    event loop, and may be coroutine functions.
+    ``attach_master``, ``attach_clone``, ``room``, ``publish``, ``publish_batch``, ``request`` and ``close``. Hooks
+    are called in the event loop, and may be coroutine functions.
     """
 
     _hooks: asyncio.Task[None] | None = None
@@ -211,20 +236,9 @@ class AsyncEndpoint(AsyncCloseable):
             await self._watch.wait(lambda: self.endpoint.room(asked, receiver, call))
 
     async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
-        raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
-        since = None
-        keys = KeysWait(self.endpoint.waits)
-        while True:
-            try:
-                peers = self.endpoint.try_publish(raw, payload, receiver, since=since)
-            except Sealed as error:
-                await asyncio.sleep(keys.wait_s(error))
-                continue
-            if peers is not None:
-                return peers
-            since = since or time.monotonic()
-            await self.room((raw,), receiver)
+        publishing = self.endpoint.publishing(encode_topic(topic), encode_value(value), receiver)
+        return await run_async(publishing, self._watch.wait)
 
     async def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
         total = 0
@@ -242,6 +256,30 @@ class AsyncEndpoint(AsyncCloseable):
                     await self.room(dict.fromkeys(topics_of(chunk)))
             total += wanted
         return total
+
+    @overload
+    async def request(self, topic: str, value: object, *, timeout: Seconds = ...) -> Answer: ...
+
+    @overload
+    async def request(self, topic: str, value: object, *, timeout: Seconds = ..., answers: int) -> list[Answer]: ...
+
+    async def request(
+        self, topic: str, value: object, *, timeout: Seconds = REQUEST_S, answers: int | None = None
+    ) -> Answer | list[Answer]:
+        """Ask as ``Endpoint.request`` does. A cancellation forgets the request."""
+        found = await run_async(ask(self.endpoint, topic, value, timeout, answers), self._watch.wait)
+        return found[0] if answers is None else found
+
+    def responder(self, *topics: str, **options: Any) -> AsyncResponder:
+        return AsyncResponder(self.endpoint.responder(*topics, **options), self._watch)
+
+    def respond(self, topic: str, function: Callable[[AsyncRequest], object], **options: Any) -> AsyncResponder:
+        """Answer requests as ``Endpoint.respond`` does, in a task of the event loop, one after the other; ``function``
+        may be a coroutine function.
+        """
+        made = self.responder(topic, **options)
+        made.answer_with(function)
+        return made
 
     @property
     def dropped(self) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 from uuid import UUID
 
 from chappe.api import at_exit
 from chappe.api.ages import OnStale, check_age
 from chappe.api.chain.configuration import ChainConfiguration
-from chappe.api.faces import Closeable
+from chappe.api.faces import Closeable, Seconds, run
 from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.chained import chaining
 from chappe.api.kv.data_store import DataStore
@@ -27,6 +27,7 @@ from chappe.api.mesh.arguments import (
     check_retry,
     encode_topic,
 )
+from chappe.api.mesh.asking import Answer, Request, Responder, ask, respond_with
 from chappe.api.mesh.forwarded import Forwarding, OnForward, check_on_forward
 from chappe.api.mesh.hooks import Hooks, named_hooks
 from chappe.api.mesh.hosting import CLOSED, EndpointHost, Publisher
@@ -42,6 +43,7 @@ from chappe.defaults import (
     HEARTBEAT_S,
     PEER_BYTES_MAX,
     PEER_MESSAGES_MAX,
+    REQUEST_S,
     SUBSCRIBER_BYTES_MAX,
     SUBSCRIBER_MESSAGES_MAX,
     SURPLUS_BYTES_MAX,
@@ -55,6 +57,7 @@ from chappe.mesh.forwarding.judging import Refusal
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import DATA
 from chappe.mesh.network import Network
+from chappe.mesh.queues import topic_of
 from chappe.runtime.tap_ports import TapPorts
 from chappe.security import Keys, Security, check_reach
 from chappe.system import time
@@ -63,6 +66,7 @@ from chappe.transports.tcp import READ_BYTES
 RETRY_S: Final = 10.0  # as the original
 AWAIT_S: Final = 10.0  # as the original
 CLOSE_JOIN_S: Final = 1.0  # of callbacks that are running
+S = TypeVar("S", bound=Subscriber)
 
 
 class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
@@ -348,6 +352,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         on_stale: OnStale = "end",
         on_gap: OnGap | None = None,
         last: bool = False,
+        queue: str | None = None,
     ) -> Subscriber:
         """Get the publications of others to topics that start with one of these prefixes; the empty one is all.
 
@@ -371,36 +376,124 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
                 is called by the taker of messages, before any is taken; its exceptions come out of that call.
             last: Get the newest message of each topic at once from endpoints in reach that keep last values, and from
                 those that come later; each once, and never one behind a newer one of its publisher.
+            queue: The name of a queue, at most 255 bytes: of all subscribers in the mesh with this name, each message
+                goes to one that wants its topic, also to one of the publisher's own endpoint. While members come and go
+                a message may go to two, and those of a member that is gone to none until the others know: at once
+                where its connection ends, else within three heartbeats; 6 s over originals. At most 1,024 members, and
+                64 KiB of prefixes at each endpoint.
 
         Raises:
-            NotPermitted: The permissions let this identity have nothing of a prefix; of others it gets its share.
+            NotPermitted: The permissions let this identity have nothing of a prefix, of others it gets its share; or
+                not subscribe and publish to ``<$>/queue/`` and the queue's name.
         """
-        check_bounds(messages_max, bytes_max)
         check_age(max_age_s, on_stale)
         if last and max_age_s is not None:
             raise UsageError("last=True gets values of any age: leave out max_age_s, or last")
-        policy = as_policy(on_full)
-        # Beyond the bounds publishers wait, and reading stops; what one read brought then is kept, for nothing is lost.
-        blocks = policy is Policy.BLOCK
-        inbox = SubscriberInbox(
-            messages_max + (2 * SURPLUS_MESSAGES_MAX + READ_BYTES if blocks else 0),
-            bytes_max + (2 * SURPLUS_BYTES_MAX + READ_BYTES if blocks else 0),
-            policy,
-        )
-        with self._lock:
-            self.check()
-            self.require_subscribe([encode_topic(each) for each in topics])
-            number = next(self.numbers)
+        if queue is not None and (last or on_gap is not None):
+            raise UsageError("messages of a queue go to others too: leave out last and on_gap, or queue")
+        inbox = _inbox(on_full, messages_max, bytes_max)
+
+        def make(number: int) -> Subscriber:
             if max_age_s is None:
-                made = Subscriber(self, number, topics, inbox, messages_max, bytes_max, on_gap, last)
-            else:
-                made = AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale, on_gap)
-            self._subscribers[number] = made
-            encoded = [encode_topic(each) for each in topics]
-            times, now = max_age_s is not None, time.monotonic()
-            self.node.do(self.core.subscribe(number, encoded, DATA, times, last, now=now))
+                return Subscriber(self, number, topics, inbox, messages_max, bytes_max, on_gap, last)
+            return AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale, on_gap)
+
+        made = self._subscribe(make, topics, queue, times=max_age_s is not None, last=last)
         if callback is not None:
             made.call_back(callback)
+        return made
+
+    def _subscribe(
+        self,
+        make: Callable[[int], S],
+        topics: Iterable[str],
+        queue: str | None,
+        *,
+        times: bool = False,
+        last: bool = False,
+    ) -> S:
+        encoded = [encode_topic(each) for each in topics]
+        shared = b"" if queue is None else topic_of(encode_topic(queue))
+        with self._lock:
+            self.check()
+            self.require_subscribe([*encoded, shared] if shared else encoded)
+            if shared and self.permitted is not None:
+                self.permitted.publish((shared,), DATA)
+            made = make(next(self.numbers))
+            made.queue = shared
+            self._subscribers[made.number] = made
+            now = time.monotonic()
+            effects = self.core.subscribe(made.number, encoded, DATA, times, last, now=now)
+            try:
+                effects += self.node.member.put_in_queue(made.number, shared, now) if shared else []
+            except UsageError:
+                self.forget(made.number)
+                raise
+            self.node.do(effects)
+        return made
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    @overload
+    def request(self, topic: str, value: object, *, timeout: Seconds = ...) -> Answer: ...
+
+    @overload
+    def request(self, topic: str, value: object, *, timeout: Seconds = ..., answers: int) -> list[Answer]: ...
+
+    def request(
+        self, topic: str, value: object, *, timeout: Seconds = REQUEST_S, answers: int | None = None
+    ) -> Answer | list[Answer]:
+        """Publish a request, and wait for its answer; Ctrl-C ends the wait.
+
+        All subscribers to the topic get the request; responders answer it. Nothing is sent again: a request or an
+        answer that is lost ends in TimedOut, and a responder may have done its work.
+
+        Args:
+            topic: As ``publish`` has it.
+            value: Likewise.
+            timeout: Seconds, the wait for room included; None: no bound.
+            answers: How many to wait for, 1 to 10,000: then those that came by ``timeout`` are returned as a list, also
+                if they are fewer, and an answer that is an error has it as ``error``. 64 MiB of them end the wait, too.
+                By default the first one is returned, alone.
+
+        Raises:
+            NoResponders: Nobody in reach subscribes to the topic. Originals in between tell only what they want.
+            RequestFailed: The responder answered with an error. Without ``answers``.
+            TimedOut: No answer came within ``timeout``.
+            BufferFull: 65,536 requests wait for answers.
+            NotPermitted: The permissions do not let this identity publish there, or not subscribe to its inbox,
+                ``<$>/inbox/`` and the endpoint's id.
+            UnsupportedValue, UsageError, Sealed, Closed: As ``publish``.
+        """
+        found = run(ask(self, topic, value, timeout, answers), self._turns.wait)
+        return found[0] if answers is None else found
+
+    def responder(
+        self,
+        *topics: str,
+        queue: str | None = None,
+        on_full: OnFull = "drop_oldest",
+        messages_max: int = SUBSCRIBER_MESSAGES_MAX,
+        bytes_max: int = SUBSCRIBER_BYTES_MAX,
+    ) -> Responder:
+        """Get the requests of others to topics that start with one of these prefixes, each to be answered.
+
+        The arguments are those of ``subscribe``; with ``queue`` each request goes to one of its members. Raises as
+        ``subscribe``.
+        """
+        inbox = _inbox(on_full, messages_max, bytes_max)
+        make = lambda number: Responder(self, number, topics, inbox, messages_max, bytes_max)  # noqa: E731
+        return self._subscribe(make, topics, queue)
+
+    def respond(self, topic: str, function: Callable[[Request], object], **options: Any) -> Responder:
+        """Answer requests with the results of ``function``, which a thread calls, until the responder is closed.
+
+        It is called with one request after the other. Its exception is an answer too: type and text reach the
+        originator, the traceback is logged here. It may answer by ``request.reply``; then its result is ignored.
+        ``options`` are those of ``responder``, which this raises as.
+        """
+        made = self.responder(topic, **options)
+        made.call_back(respond_with(function))  # type: ignore[arg-type]
         return made
 
     def statuses(self, *, callback: Callable[[Any], object] | None = None) -> StatusSubscriber:
@@ -590,6 +683,18 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
     def __repr__(self) -> str:
         state = "closed" if self.closing else f"{self.node.links} connections"
         return f"<Endpoint {self.id}, {state}>"
+
+
+def _inbox(on_full: OnFull, messages_max: int, bytes_max: int) -> SubscriberInbox:
+    check_bounds(messages_max, bytes_max)
+    policy = as_policy(on_full)
+    # Beyond the bounds publishers wait, and reading stops; what one read brought then is kept, for nothing is lost.
+    blocks = policy is Policy.BLOCK
+    return SubscriberInbox(
+        messages_max + (2 * SURPLUS_MESSAGES_MAX + READ_BYTES if blocks else 0),
+        bytes_max + (2 * SURPLUS_BYTES_MAX + READ_BYTES if blocks else 0),
+        policy,
+    )
 
 
 def _left(deadline: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -11,15 +12,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from chappe.api.faces import Closeable
+from chappe.api.faces import Closeable, Steps
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
 from chappe.api.mesh.identity import Own, sealing_of, watch_rules
 from chappe.api.mesh.told import told
-from chappe.api.mesh.waiting import Asked, KeysWait, QueueWaiting
+from chappe.api.mesh.waiting import Asked, KeysWait, QueueWaiting, time_left
 from chappe.api.taps import MeshTap
-from chappe.core import Deliver, Flush
+from chappe.core import Flush
 from chappe.defaults import KIB
-from chappe.errors import Closed, Sealed, Unreachable
+from chappe.errors import Closed, Sealed, TimedOut, Unreachable
 from chappe.member import Record
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
@@ -140,6 +141,25 @@ class EndpointHost:
             since = since or time.monotonic()
             self._wait_for_room((raw,), receiver)
 
+    def publishing(
+        self, topic: bytes, payload: bytes, receiver: bytes = NOBODY, deadline: float = math.inf
+    ) -> Steps[int]:
+        """Publish in steps. Returns and raises as ``publish``; TimedOut without room by ``deadline``."""
+        since = None
+        keys, call = KeysWait(self.waits), hook_call.get()
+        while True:
+            try:
+                peers = self.try_publish(topic, payload, receiver, since=since)
+            except Sealed as error:
+                yield (lambda: False), keys.wait_s(error)
+                continue
+            if peers is not None:
+                return peers
+            since = since or time.monotonic()
+            if not (yield (lambda: self.room((topic,), receiver, call)), time_left(deadline)):
+                self.check()
+                raise TimedOut("there was no room for the message in time: a peer or subscriber takes too little")
+
     def try_publish(
         self,
         topic: bytes,
@@ -174,8 +194,10 @@ class EndpointHost:
             if self._tap is not None:
                 self._tap.published(topic, payload, kind, receiver)
             self.node.send_soon(flushes, now, len(payload))
-            if source is not None:
-                self.node.driver.perform(self.core.deliver_here(topic, plain, source))
+            if source is not None or (receiver == NOBODY and self.node.member.queues.of):
+                here = self.node.member.deliver_published(topic, plain, source)
+                self.node.driver.perform(here)
+                reached += 1 if here and source is None else 0
             self._done()
             return reached
 
@@ -217,18 +239,32 @@ class EndpointHost:
             if self.permitted is not None:
                 self.permitted.publish(topics_of(chunk), DATA)
             self.node.gatherer.at_once()  # the chunk may be as large as what waits for a peer may be
-            if self.node.sealing is None:
-                flushes, wanted = self.core.publish_many(chunk, time.monotonic(), since)
+            if not self.node.member.queues.of:
+                wanted = self._publish_many(chunk, since)
             else:
-                chunk, flushes, wanted = self._publish_sealed(chunk, self.node.sealing, since)
-            if (record := self._record) is not None:
-                for topic, payload in chunk:
-                    record(topic, payload, DATA)
-            if self._tap is not None:
-                self._tap.published_many(chunk)
-            self.node.driver.perform(flushes)
+                wanted = sum([self._publish_shared(each, since) for each in chunk])
             self._done()
             return wanted
+
+    def _publish_shared(self, message: tuple[bytes, bytes], since: float | None) -> int:
+        """Publish a message that a queue's member here may own: one by one, as its place is part of who does."""
+        wanted = self._publish_many([message], since)
+        here = self.node.member.deliver_published(*message, None)
+        self.node.driver.perform(here)
+        return 1 if wanted or here else 0
+
+    def _publish_many(self, chunk: list[tuple[bytes, bytes]], since: float | None) -> int:
+        if self.node.sealing is None:
+            flushes, wanted = self.core.publish_many(chunk, time.monotonic(), since)
+        else:
+            chunk, flushes, wanted = self._publish_sealed(chunk, self.node.sealing, since)
+        if (record := self._record) is not None:
+            for topic, payload in chunk:
+                record(topic, payload, DATA)
+        if self._tap is not None:
+            self._tap.published_many(chunk)
+        self.node.driver.perform(flushes)
+        return wanted
 
     def _publish_sealed(
         self, chunk: list[tuple[bytes, bytes]], sealing: MeshSealing, since: float | None
@@ -293,7 +329,7 @@ class EndpointHost:
     def forget(self, number: int) -> None:
         """End a subscription; the lock is held."""
         if self._subscribers.pop(number, None) is not None and self.node.runs():
-            self.node.do(self.core.unsubscribe(number, None, time.monotonic()))
+            self.node.do(self.node.member.unsubscribe(number, time.monotonic()))
 
     def require_subscribe(self, topics: Iterable[bytes]) -> None:
         """Raise NotPermitted if our identity may have nothing of one of these."""
@@ -346,8 +382,7 @@ class EndpointHost:
         self._telling = True
         try:
             for effect in self.core.deliver_here(found[0], encode_value(found[1]), 0):
-                if isinstance(effect, Deliver):
-                    self.deliver(effect.to, effect.messages)
+                self.deliver(effect.to, effect.messages)
         finally:
             self._telling = False
 

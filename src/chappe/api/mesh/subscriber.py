@@ -16,7 +16,7 @@ from chappe.api.mesh.source import JOIN_S, EndpointSource
 from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.columns import reader
 from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
-from chappe.errors import BufferFull
+from chappe.errors import BufferFull, UsageError
 from chappe.mesh.events import Gap, MessagesMalformed
 from chappe.mesh.filters import minimal
 from chappe.mesh.forwarding.boxes import Policy, SubscriberInbox
@@ -57,6 +57,7 @@ class Subscriber(EndpointSource[Received]):
         self._malformed = self._malformed_told = 0
         self._malformed_at = -math.inf  # the time of the last report of malformed messages
         self._last = last
+        self.queue = b""  # the topic of the queue that it is in
         self._on_gap = on_gap
         self._gaps = None if on_gap is None else MessageGaps()
         if self._gaps is not None:
@@ -198,6 +199,12 @@ class Subscriber(EndpointSource[Received]):
             if self._node.runs():
                 core, now = self._endpoint.core, time.monotonic()
                 self._node.do(core.subscribe(self.number, raw, DATA, False, self._last, now=now))
+                try:
+                    self._tell_queue(now)
+                except UsageError:
+                    had = {encode_topic(each) for each in self._topics}
+                    self._node.do(core.unsubscribe(self.number, [each for each in raw if each not in had], now))
+                    raise
             self._topics.update(topics)
 
     def remove(self, *topics: str) -> None:
@@ -205,13 +212,18 @@ class Subscriber(EndpointSource[Received]):
         with self._lock:
             self._waiting.check()
             if self._node.runs():
-                raw = [encode_topic(each) for each in topics]
-                self._node.do(self._endpoint.core.unsubscribe(self.number, raw, time.monotonic()))
+                raw, now = [encode_topic(each) for each in topics], time.monotonic()
+                self._node.do(self._endpoint.core.unsubscribe(self.number, raw, now))
+                self._tell_queue(now)
             self._topics.difference_update(topics)
             if self._gaps is not None:
                 self._gaps.wants(minimal(map(encode_topic, self._topics)))
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def _tell_queue(self, now: float) -> None:
+        if self.queue:
+            self._node.do(self._node.member.put_in_queue(self.number, self.queue, now))
 
     def put_back(self, messages: list[Message]) -> None:
         """Put the messages that were taken last back in front."""

@@ -319,9 +319,10 @@ class Router:
         flushes.update(dict.fromkeys(self._flushes()))
         return list(flushes), wanted
 
-    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Effect]:
+    def deliver_here(self, topic: bytes, payload: bytes, but: int, place: int = 0) -> list[Deliver]:
         route = self.routes.of(topic)
-        message = Message(topic, payload, sender=self._own, origin=self._own, sequence=self.trees.number)
+        own = self._own
+        message = Message(topic, payload, sender=own, origin=own, sequence=self.trees.number, place=place)
         return [Deliver(each, [message]) for each in route.data if each != but]
 
     def deliver_opened(self, messages: Iterable[Message]) -> list[Effect]:
