@@ -9,7 +9,8 @@ The identity is the publisher's id, the topic and the message's place (``mesh.pl
 not told, so while one is in the network it is topic and payload: then equal messages go to one member.
 
 An announcement is a value on ``<$>/queue/NAME``, once in ``QUEUE_ANNOUNCE_S``, whenever something changes, and to each
-endpoint that begins to want that topic. Whoever is silent for ``QUEUE_LEASE_S``, or out of reach, is a member no longer::
+endpoint that begins to want that topic. An endpoint that is silent for ``QUEUE_LEASE_S``, or out of reach, has no
+members any more::
 
     vector: enum value chappe::queue, string endpoint, vector of members: each a vector of count number and prefixes
 

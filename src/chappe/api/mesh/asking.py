@@ -16,8 +16,7 @@ from chappe.api.faces import Seconds, Steps, awaited, run, run_async
 from chappe.api.mesh.arguments import encode_topic, encode_value
 from chappe.api.mesh.hosting import CLOSED, EndpointHost
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.source import Source
-from chappe.api.mesh.subscriber import Subscriber
+from chappe.api.mesh.subscriber import MessageSource
 from chappe.api.mesh.waiting import deadline_after
 from chappe.data.binary import decode, encode
 from chappe.data.convert import to_python
@@ -193,7 +192,7 @@ class AsyncRequest(Request):
         return run_async(steps, self._watch.wait)
 
 
-class Responder(Subscriber):
+class Responder(MessageSource[Request]):
     """Requests to topics that start with one of the wanted prefixes, in the order in which they came.
 
     Made by ``Endpoint.responder``. ``for request in responder: request.reply(...)``. Use from several threads is safe;
@@ -211,20 +210,15 @@ class Responder(Subscriber):
         self._seen = SeenRequests()
         super().__init__(endpoint, number, topics, inbox, messages_max, bytes_max)
 
-    def get(self, timeout: Seconds = None) -> Request | None:
-        """Return the next request, or None after ``timeout`` seconds. Raises as ``Source.get``."""
-        found = Source.get(self, timeout)
-        assert found is None or isinstance(found, Request)
-        return found
-
     def deliver(self, messages: list[Message]) -> None:
+        """Take requests from the core; the lock is held."""
         heads = [parse_request(each.payload) for each in messages]
         self.ignored += heads.count(None)
         found = [each for each, head in zip(messages, heads, strict=True) if head and self._seen.is_new(head)]
         if found:
             super().deliver(found)
 
-    def _shown(self, found: list[Message]) -> list[Received]:
+    def _shown(self, found: list[Message]) -> list[Request]:
         return [self._request(each) for each in found]
 
     def _request(self, message: Message) -> Request:

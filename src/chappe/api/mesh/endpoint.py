@@ -32,7 +32,7 @@ from chappe.api.mesh.forwarded import Forwarding, OnForward, check_on_forward
 from chappe.api.mesh.hooks import Hooks, named_hooks
 from chappe.api.mesh.hosting import CLOSED, EndpointHost, Publisher
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.subscriber import OnGap, StatusSubscriber, Subscriber
+from chappe.api.mesh.subscriber import MessageSource, OnGap, StatusSubscriber, Subscriber
 from chappe.api.mesh.waiting import Asked
 from chappe.api.taps import tap_gate
 from chappe.defaults import (
@@ -66,7 +66,7 @@ from chappe.transports.tcp import READ_BYTES
 RETRY_S: Final = 10.0  # as the original
 AWAIT_S: Final = 10.0  # as the original
 CLOSE_JOIN_S: Final = 1.0  # of callbacks that are running
-S = TypeVar("S", bound=Subscriber)
+S = TypeVar("S", bound=MessageSource[Any])
 
 
 class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
@@ -493,7 +493,7 @@ class Endpoint(at_exit.Collectable, Closeable, EndpointHost):
         ``options`` are those of ``responder``, which this raises as.
         """
         made = self.responder(topic, **options)
-        made.call_back(respond_with(function))  # type: ignore[arg-type]
+        made.call_back(respond_with(function))
         return made
 
     def statuses(self, *, callback: Callable[[Any], object] | None = None) -> StatusSubscriber:

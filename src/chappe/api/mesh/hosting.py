@@ -109,8 +109,9 @@ class EndpointHost:
 
         Returns the number of receivers: endpoints in reach that want the topic or have originals that do, and
         originals beside this one; 0 if it went nowhere. It is on its way when this returns. The endpoint's own
-        subscribers do not get it. If a peer has no room and the policy is ``block``, this waits (Ctrl-C ends the wait);
-        so it does, 5 s at most, while hooks run that were called before.
+        subscribers do not get it, except for one of a queue whose share it is, which counts too. If a peer has no room
+        and the policy is ``block``, this waits (Ctrl-C ends the wait); so it does, 5 s at most, while hooks run that
+        were called before.
 
         Args:
             topic: At most 65,535 bytes.

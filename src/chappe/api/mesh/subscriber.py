@@ -12,7 +12,7 @@ from chappe.api.faces import Seconds
 from chappe.api.mesh.arguments import encode_topic
 from chappe.api.mesh.hosting import EndpointHost
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.source import JOIN_S, EndpointSource
+from chappe.api.mesh.source import JOIN_S, EndpointSource, Item
 from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.columns import reader
 from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
@@ -35,11 +35,8 @@ CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a shor
 CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them, and at least one
 
 
-class Subscriber(EndpointSource[Received]):
-    """Messages whose topic starts with one of the wanted prefixes, in the order in which they came.
-
-    Made by ``Endpoint.subscribe``. Use from several threads is safe; each message goes to one of them.
-    """
+class MessageSource(EndpointSource[Item]):
+    """A subscription, and its queue. The lock is held by whoever delivers."""
 
     def __init__(
         self, endpoint: EndpointHost, number: int, topics: Iterable[str], inbox: SubscriberInbox,
@@ -54,8 +51,6 @@ class Subscriber(EndpointSource[Received]):
         self._chunk = max(1, min(CHUNK, messages_max // CHUNK_SHARE))
         self._ahead: deque[Message] = deque()  # taken from the queue, not yet handed out
         self._not_taken = 0  # messages that the endpoint dropped for this one, counted here once it is closed
-        self._malformed = self._malformed_told = 0
-        self._malformed_at = -math.inf  # the time of the last report of malformed messages
         self._last = last
         self.queue = b""  # the topic of the queue that it is in
         self._on_gap = on_gap
@@ -66,71 +61,6 @@ class Subscriber(EndpointSource[Received]):
         super().__init__(endpoint)
 
     # -- reading --------------------------------------------------------------------------------------
-
-    def get(self, timeout: Seconds = None) -> Received | None:
-        """Return the next message, or None after ``timeout`` seconds. Raises as ``Source.get``."""
-        ahead = self._ahead
-        deadline: float | None = None
-        while True:
-            if self._on_gap is not None:
-                self._tell_gaps()
-            try:
-                message = ahead.popleft()
-            except IndexError:
-                deadline = deadline_after(timeout) if deadline is None else deadline
-                if not self._wait(deadline):
-                    return None
-                with self._lock:
-                    self._ahead.extend(self._take_queued(self._chunk, CHUNK_BYTES))
-                    self._waiting.changed()  # there may be something for other threads too
-                    self._node.turns.tell()
-            else:
-                if self._chunk == 1:
-                    with self._lock:
-                        self._waiting.changed()
-                return Received(message)
-
-    def read_arrow(self, timeout: Seconds = None) -> list[pa.RecordBatch]:
-        """Return all messages that are there as columns; wait for one, at most ``timeout`` seconds (None: for ever).
-
-        There is a record batch for each event and types of its arguments, in the order of their first rows; its rows
-        are in the order in which the messages came. Each message of a batch of Zeek is a row. Columns:
-
-        - ``topic``: string;
-        - ``event``: string, the event's name; null for a value that is not an event;
-        - ``network_time``: timestamp[ns, UTC], the event's time by Zeek's clock, if it has one;
-        - ``_1``, ``_2``, ...: the arguments; of any other vector its elements, else the one value.
-
-        A column has the one type of Arrow that its values have (``chappe.columns.shapes`` has the table); none is null
-        in any of them. Messages with other types of arguments, or another number of them, are in another batch.
-        Messages that are not a value, are sealed and cannot be opened here, or have more than 100 arguments, are left
-        out, counted in ``malformed`` and reported to ``Endpoint.statuses``.
-
-        A batch holds at most 256 MiB of payloads; further messages are in further batches.
-
-        Returns:
-            An empty list after ``timeout``.
-
-        Raises:
-            UsageError: pyarrow or numpy is not installed: ``pip install 'chappe[arrow]'``. Nothing was taken.
-            BufferFull, TooSlow, Closed: As ``get``.
-        """
-        read = reader()
-        deadline = deadline_after(timeout)
-        while messages := self.take_messages(sys.maxsize, time_left(deadline)):
-            batches = self.count_malformed(read([m.topic for m in messages], [m.payload for m in messages]))
-            if batches:
-                return batches
-        return []
-
-    @property
-    def malformed(self) -> int:
-        """The number of messages, those in batches of Zeek included, that ``read_arrow`` could not decode."""
-        return self._malformed
-
-    def take_messages(self, n: int, timeout: Seconds = None) -> list[Message]:
-        """Take messages as ``get_many`` does, with ids and topics as bytes: for forwarders and decoders."""
-        return self._taken(n, timeout)
 
     def _taken(self, n: int, timeout: Seconds) -> list[Message]:
         if self._gaps is not None:  # who takes is told first, so that nothing is lost if ``on_gap`` raises
@@ -225,24 +155,6 @@ class Subscriber(EndpointSource[Received]):
         if self.queue:
             self._node.do(self._node.member.put_in_queue(self.number, self.queue, now))
 
-    def put_back(self, messages: list[Message]) -> None:
-        """Put the messages that were taken last back in front."""
-        with self._lock:
-            self._ahead.extendleft(reversed(messages))
-            self._waiting.changed()
-
-    def count_malformed(self, found: EventColumns) -> list[pa.RecordBatch]:
-        """Return the batches that ``read_arrow`` has decoded; count malformed messages, and report them at times."""
-        if found.malformed:
-            with self._lock:
-                self._malformed += found.malformed
-                now = time.monotonic()
-                if now - self._malformed_at >= DROPS_REPORT_S:
-                    news = self._malformed - self._malformed_told
-                    self._malformed_at, self._malformed_told = now, self._malformed
-                    self._endpoint.report(MessagesMalformed(found.topic, news, found.reason))
-        return found.batches
-
     def deliver(self, messages: list[Message]) -> None:
         """Take messages from the core; the lock is held."""
         inbox = self._inbox
@@ -285,9 +197,6 @@ class Subscriber(EndpointSource[Received]):
                 "ended: subscribe again, with a larger queue or another policy"
             )
 
-    def _shown(self, found: list[Message]) -> list[Received]:
-        return [Received(each) for each in found]
-
     def _take(self, n: int) -> list[Message]:
         found = [self._ahead.popleft() for _ in range(min(n, len(self._ahead)))]
         return found + self._take_queued(n - len(found)) if len(found) < n else found
@@ -310,6 +219,104 @@ class Subscriber(EndpointSource[Received]):
         self._fill(0)
         self._not_taken += self._endpoint.core.router.dropped_here.pop(self.number, 0)
         self._ahead.clear()
+
+
+class Subscriber(MessageSource[Received]):
+    """Messages whose topic starts with one of the wanted prefixes, in the order in which they came.
+
+    Made by ``Endpoint.subscribe``. Use from several threads is safe; each message goes to one of them.
+    """
+
+    _malformed = _malformed_told = 0
+    _malformed_at = -math.inf  # the time of the last report of malformed messages
+
+    def get(self, timeout: Seconds = None) -> Received | None:
+        """Return the next message, or None after ``timeout`` seconds. Raises as ``Source.get``."""
+        ahead = self._ahead
+        deadline: float | None = None
+        while True:
+            if self._on_gap is not None:
+                self._tell_gaps()
+            try:
+                message = ahead.popleft()
+            except IndexError:
+                deadline = deadline_after(timeout) if deadline is None else deadline
+                if not self._wait(deadline):
+                    return None
+                with self._lock:
+                    self._ahead.extend(self._take_queued(self._chunk, CHUNK_BYTES))
+                    self._waiting.changed()  # there may be something for other threads too
+                    self._node.turns.tell()
+            else:
+                if self._chunk == 1:
+                    with self._lock:
+                        self._waiting.changed()
+                return Received(message)
+
+    def read_arrow(self, timeout: Seconds = None) -> list[pa.RecordBatch]:
+        """Return all messages that are there as columns; wait for one, at most ``timeout`` seconds (None: for ever).
+
+        There is a record batch for each event and types of its arguments, in the order of their first rows; its rows
+        are in the order in which the messages came. Each message of a batch of Zeek is a row. Columns:
+
+        - ``topic``: string;
+        - ``event``: string, the event's name; null for a value that is not an event;
+        - ``network_time``: timestamp[ns, UTC], the event's time by Zeek's clock, if it has one;
+        - ``_1``, ``_2``, ...: the arguments; of any other vector its elements, else the one value.
+
+        A column has the one type of Arrow that its values have (``chappe.columns.shapes`` has the table); none is null
+        in any of them. Messages with other types of arguments, or another number of them, are in another batch.
+        Messages that are not a value, are sealed and cannot be opened here, or have more than 100 arguments, are left
+        out, counted in ``malformed`` and reported to ``Endpoint.statuses``.
+
+        A batch holds at most 256 MiB of payloads; further messages are in further batches.
+
+        Returns:
+            An empty list after ``timeout``.
+
+        Raises:
+            UsageError: pyarrow or numpy is not installed: ``pip install 'chappe[arrow]'``. Nothing was taken.
+            BufferFull, TooSlow, Closed: As ``get``.
+        """
+        read = reader()
+        deadline = deadline_after(timeout)
+        while messages := self.take_messages(sys.maxsize, time_left(deadline)):
+            batches = self.count_malformed(read([m.topic for m in messages], [m.payload for m in messages]))
+            if batches:
+                return batches
+        return []
+
+    @property
+    def malformed(self) -> int:
+        """The number of messages, those in batches of Zeek included, that ``read_arrow`` could not decode."""
+        return self._malformed
+
+    def take_messages(self, n: int, timeout: Seconds = None) -> list[Message]:
+        """Take messages as ``get_many`` does, with ids and topics as bytes: for forwarders and decoders."""
+        return self._taken(n, timeout)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Put the messages that were taken last back in front."""
+        with self._lock:
+            self._ahead.extendleft(reversed(messages))
+            self._waiting.changed()
+
+    def count_malformed(self, found: EventColumns) -> list[pa.RecordBatch]:
+        """Return the batches that ``read_arrow`` has decoded; count malformed messages, and report them at times."""
+        if found.malformed:
+            with self._lock:
+                self._malformed += found.malformed
+                now = time.monotonic()
+                if now - self._malformed_at >= DROPS_REPORT_S:
+                    news = self._malformed - self._malformed_told
+                    self._malformed_at, self._malformed_told = now, self._malformed
+                    self._endpoint.report(MessagesMalformed(found.topic, news, found.reason))
+        return found.batches
+
+    def _shown(self, found: list[Message]) -> list[Received]:
+        return [Received(each) for each in found]
 
 
 EVENTS_MAX: Final = 1_000  # that wait for one subscriber; then the oldest are dropped and counted
