@@ -92,7 +92,8 @@ class Reader:
 
     def _places(self, line: str) -> Iterator[str]:
         """Where those listen whom a line starts."""
-        if not line.startswith(("chappe node", "chappe kv", "chappe map", "chappe dashboard", "chappe chain")):
+        alone = ("chappe node", "chappe kv", "chappe map", "chappe dashboard", "chappe chain", "chappe reply")
+        if not line.startswith(alone):
             yield self.tower.rpartition(":")[0]
         elif line.startswith("chappe node") and "--listen" not in line:
             yield self._env["CHAPPE_MESH_LISTEN"]
@@ -113,7 +114,8 @@ class Reader:
 
     def _at_free_ports(self, line: str) -> str:
         """Commands dial the default port of the mesh where a page does not say whom; here another may have it."""
-        if re.match(r"chappe (publish|subscribe|kv (get|put|list)|node --map)\b", line) and "--peer" not in line:
+        told = r"chappe (publish|subscribe|request|reply|kv (get|put|list)|node --map)\b"
+        if re.match(told, line) and "--peer" not in line:
             line = (
                 line.replace(" > ", f" --peer {self._env['CHAPPE_MESH_LISTEN']} > ")
                 if " > " in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.worlds.asking import Asking
 from tests.worlds.chain.fixed import FixedChains
 from tests.worlds.chain.scenario import Chains
 from tests.worlds.channel import Channel
@@ -39,6 +40,7 @@ SCENARIOS: Final[dict[str, type[SimWorld]]] = {
     "kv-lossy": KvLossy,
     "kv-chain": KvChain,
     "maps": Maps,
+    "asking": Asking,
     "channel": Channel,
     "mix": Mix,
     "gateway": Gateways,

@@ -64,6 +64,8 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
     "gateway": ("gateway.gateway", "Join two domains of the mesh: pass chosen topics between them, and show how much."),
     "publish": ("publish.app", "Publish values or Zeek events to a topic of the mesh."),
     "subscribe": ("publish.subscribe", "Print what is published to topics of the mesh; Zeek's events by name."),
+    "request": ("request.app", "Publish a request to a topic of the mesh, and print its answers."),
+    "reply": ("request.reply_app", "Answer requests to topics of the mesh, with a value or by a program."),
     "tap": ("tap.tap", "Show what passes through a forwarder or an endpoint of the mesh, and who subscribes to what."),
     "ping": ("ping.ping", "Measure round trips to an endpoint of the mesh, an original included."),
     "record": (

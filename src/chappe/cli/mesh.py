@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
+import typer
 from typer import Context, Option
 
 from chappe.cli import declared, options
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PANEL: Final = "Mesh"
 ENDPOINT: Final = "Endpoint"
 HERE: Final = declared.HERE
+WAIT_S: Final = 1.0  # peers get this long to say who subscribes
 _TROUBLES: Final = (
     "MessagesDropped", "MessagesMalformed", "MessagesRefused", "PeerBlocked", "PeerRefused", "RefusedByPeer",
     "SubscriptionRefused", "RecordingStopped", "RecordingIncomplete",
@@ -233,3 +235,21 @@ def listen(endpoint: Endpoint, places: Iterable[tuple[str, int]]) -> list[str]:
 def until(endpoint: Endpoint, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
     """Wait until a condition holds at an endpoint, or the time is up; Ctrl-C ends the wait."""
     return endpoint.node.turns.wait(condition, timeout_s)
+
+
+def await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
+    """Wait up to ``WAIT_S`` until a reachable endpoint wants the topic; an original tells only its own wishes."""
+    wanted = b"" if topic is None else topic.encode("utf-8", "surrogateescape")
+
+    def known() -> bool:
+        found = endpoint.core.peer_subscriptions()
+        return bool(found) if topic is None else wanted.startswith(tuple(found))
+
+    return until(endpoint, known, WAIT_S)
+
+
+def check_met(endpoint: Endpoint, teller: PeerNotices, dialled: list[tuple[str, int]]) -> None:
+    """Exit with an error if no peer was ever connected; its notice may still be on its way."""
+    if dialled and not teller.met and not any(each.peer_id for each in endpoint.peers()):
+        warn(f"nobody was ever reached at {', '.join(map(shown, dialled))}: start an endpoint with `chappe node`")
+        raise typer.Exit(1)

@@ -22,11 +22,10 @@ from chappe.data.order import TYPE_NAMES
 from chappe.errors import ChappeError, InvalidData, Sealed, UsageError
 
 if TYPE_CHECKING:
-    from chappe import Endpoint, Received
+    from chappe import Received
 
 Messages: TypeAlias = list[tuple[str, object]]  # topics and values
 
-WAIT_S: Final = 1.0  # peers get this long to say who subscribes
 CHUNK_BYTES: Final = 1 << 18
 ANY: Final = "-"  # the topic stands in each line
 
@@ -128,7 +127,7 @@ def publish(
     with queues.endpoint(security, forwarding=False) as endpoint:
         mesh.dial(endpoint, dialled)
         statuses = endpoint.statuses(callback=teller)
-        heard = _await_subscribers(endpoint, None if topic == ANY else topic)
+        heard = mesh.await_subscribers(endpoint, None if topic == ANY else topic)
         try:
             for batch in batches:
                 wanted += endpoint.publish_batch(batch)
@@ -152,17 +151,6 @@ def publish(
         warn("a peer was lost meanwhile: it may have missed some")
     if problem is not None or teller.lost:
         raise typer.Exit(1)
-
-
-def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
-    """Wait up to ``WAIT_S`` until a reachable endpoint wants the topic; an original tells only its own wishes."""
-    wanted = b"" if topic is None else topic.encode("utf-8", "surrogateescape")
-
-    def known() -> bool:
-        found = endpoint.core.peer_subscriptions()
-        return bool(found) if topic is None else wanted.startswith(tuple(found))
-
-    return mesh.until(endpoint, known, WAIT_S)
 
 
 @options.with_groups
@@ -205,6 +193,9 @@ def subscribe(
             help="What is older than --max-age ends the command with a failure (end), or is left out and counted."
         ),
     ] = "end",
+    queue: Annotated[
+        str | None, Option(metavar="NAME", help="Of all subscribers with this name each message goes to one.")
+    ] = None,
     last: Annotated[
         bool, Option("--last", help="First the newest message of each topic, from endpoints that keep last values.")
     ] = False,
@@ -228,8 +219,9 @@ def subscribe(
             on_full=on_full,
             max_age_s=age_s,
             on_stale=on_stale,
-            on_gap=lambda gap: warn(str(gap)),
+            on_gap=None if queue is not None else lambda gap: warn(str(gap)),
             last=last,
+            queue=queue,
             **bounds,
         )
         try:
@@ -239,19 +231,12 @@ def subscribe(
                 dialling.keep(endpoint, dialled)
                 for found in batches(subscriber.get_many, count, seconds):
                     write_out(b"".join(_rendered(found, render)))
-            _check_met(endpoint, teller, dialled)
+            mesh.check_met(endpoint, teller, dialled)
         finally:
             if subscriber.dropped:
                 hint = " (--on-full block waits instead)" if max_age is None else ""
                 were = "was" if subscriber.dropped == 1 else "were"
                 warn(f"{many(subscriber.dropped, 'message')} {were} dropped: this was too slow{hint}")
-
-
-def _check_met(endpoint: Endpoint, teller: mesh.PeerNotices, dialled: list[tuple[str, int]]) -> None:
-    """Exit with an error if no peer was ever connected; its notice may still be on its way."""
-    if dialled and not teller.met and not any(each.peer_id for each in endpoint.peers()):
-        warn(f"nobody was ever reached at {', '.join(map(mesh.shown, dialled))}: start an endpoint with `chappe node`")
-        raise typer.Exit(1)
 
 
 def _rendered(messages: Iterable[Received], render: Callable[[str, bytes], bytes]) -> Iterator[bytes]:
