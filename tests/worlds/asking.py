@@ -1,7 +1,7 @@
 """Worlds of requests and queues: endpoints of the API in a tree, on hosts that die, leave, stand still and are cut off.
 
-Always: every request ends, with what its topic's responders answer, each once; no member takes a message twice. Once the
-network has been calm: a request is answered by all who can, or has no responders; a message goes to one of a queue.
+Always: every request ends, with what its topic's responders answer, each once; no member takes a message twice. Once
+the network has been calm: a request is answered by all who can, or has no responders; a message goes to one of a queue.
 """
 
 from __future__ import annotations
