@@ -36,6 +36,7 @@ FOR: Final = {
     "arrow": "import chappe.arrow, chappe.columns; chappe.arrow.schema(); chappe.columns.reader()",
     "pandas": "import pandas, chappe.arrow; chappe.arrow.schema()",
     "demo": "import psutil, chappe.cli.demo",
+    "metrics": "import prometheus_client, chappe.cli.metrics",
     "tls": "import blake3, cryptography, chappe.sealing.primitives",
     "dashboard": "import pyarrow, chappe.dashboard.server",
     "web": "import chappe.web.server",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Shell
+from tests.commands import commands_of, whole_program
 from tests.waiting import PATIENCE_S, until
 
 from chappe.api import permissions
@@ -21,6 +24,7 @@ from chappe.api.tokens import make_token
 from chappe.cli import metrics
 from chappe.cli.metrics import MetricsServer
 from chappe.errors import UsageError
+from chappe.observing.numbers import Family
 from chappe.security import Keys
 
 
@@ -84,6 +88,41 @@ def test_beyond_loopback_any_name_is_answered() -> None:
         made.close()
 
 
+class Ill:
+    """A command one part of which is not ready, and another one of which has to be started again."""
+
+    def families(self) -> Iterable[Family]:
+        return [Family("chappe_member_ready", "r", "gauge", ("kind", "member"), [(("store", "s"), 0.0)])]
+
+    def unready(self) -> list[str]:
+        return ["store s: its disk refuses writes: full", "tower t: it has met a defect"]
+
+    def defects(self) -> list[str]:
+        return ["tower t: it has met a defect"]
+
+
+def probed(server: MetricsServer, word: str, **tls: Any) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"{server.url.removesuffix('metrics')}health/{word}", **tls) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_probes_get_yes_or_no_and_one_sentence() -> None:
+    well = metrics.serve_numbers(metrics.RunNumbers(list, str), "0", None)
+    ill = metrics.serve_numbers(Ill(), "0", None)
+    with closing(well), closing(ill):
+        assert probed(well, "live") == (200, {"live": True})
+        assert probed(well, "ready") == (200, {"ready": True})
+        assert probed(ill, "live") == (503, {"live": False, "why": "tower t: it has met a defect"})
+        assert probed(ill, "ready")[1]["why"].startswith("store s: its disk refuses writes: full; tower t: ")
+        assert b'chappe_member_ready{kind="store",member="s"} 0.0' in read(ill)
+        request = urllib.request.Request(ill.url, headers={"Accept": "application/openmetrics-text"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            assert answer.read().endswith(b"# EOF\n")
+
+
 # -- with an identity -------------------------------------------------------------------------------
 
 
@@ -97,7 +136,8 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def guarded(home: Path) -> Iterator[MetricsServer]:
-    made = MetricsServer(numbers, "127.0.0.1", 0, Office(Keys(home / "hub")))
+    office = Office(Keys(home / "hub"))
+    made = MetricsServer(metrics.guarded(office, numbers), "127.0.0.1", 0, office)
     yield made
     made.close()
 
@@ -132,6 +172,16 @@ def test_with_an_identity_administrators_read_along_and_nobody_else(guarded: Met
     assert asked(guarded, home, token)[0] == asked(guarded, home, certificate="prometheus")[0] == 401
 
 
+def test_probes_need_no_identity_where_numbers_do(home: Path) -> None:
+    server = metrics.serve_numbers(Ill(), "0", Keys(home / "hub"))
+    context = ssl.create_default_context(cafile=home / "authority.pem")
+    context.check_hostname = False
+    with closing(server):
+        assert probed(server, "ready", context=context)[0] == 503
+        assert asked(server, home)[0] == 401
+        assert asked(server, home, certificate="prometheus")[0] == 200
+
+
 def test_with_an_identity_nothing_is_plain_and_strangers_are_few(
     guarded: MetricsServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,3 +208,43 @@ def test_beyond_this_machine_it_takes_an_identity_or_a_word(home: Path, monkeypa
     assert Office.of("plain", "0.0.0.0", "pipeline's numbers") is None
     monkeypatch.setenv("CHAPPE_IDENTITY", str(home / "hub"))
     assert Office.of(None, "0.0.0.0", "pipeline's numbers") is not None
+
+
+# -- commands ---------------------------------------------------------------------------------------
+
+SERVING = (
+    "archive", "chain serve", "dashboard", "forward", "gateway", "kv serve", "map serve", "map witness", "node",
+    "pipeline run", "record", "store", "tower", "up",
+)  # fmt: skip
+
+
+def test_every_command_that_serves_has_numbers() -> None:
+    having = [
+        name
+        for name, command in commands_of(whole_program())
+        if any("--metrics" in each.opts for each in command.params)
+    ]
+    assert sorted(having) == list(SERVING)
+
+
+@pytest.mark.process
+def test_a_command_says_where_its_numbers_are_to_its_user_and_to_systemd(shell: Shell) -> None:
+    place = str(shell.directory / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(place)
+        systemd.settimeout(PATIENCE_S)
+        shell.env["NOTIFY_SOCKET"] = place
+        url = shell.up("--metrics", "0")["metrics"]
+        assert systemd.recv(100) == b"READY=1"
+    until(lambda: urllib.request.urlopen(url.replace("metrics", "health/ready"), timeout=PATIENCE_S).status == 200)
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        said = answer.read()
+    for wanted in (b'chappe_member_ready{kind="store",', b'chappe_member_ready{kind="tower",', b"process_open_fds "):
+        assert wanted in said
+    port = url.split(":")[2].split("/")[0]
+    done = shell.run("tower", "--listen", "127.0.0.1:0", "--metrics", port)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().startswith(f"chappe: port {port} on 127.0.0.1 is in use: stop the program ")
+    done = shell.run("tower", "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0")
+    assert done.returncode == 2
+    assert b"0.0.0.0 is not this machine: give the numbers an identity" in done.stderr or b"--plain" in done.stderr

@@ -519,7 +519,11 @@ def test_a_heal_beside_what_it_healed_in_one_sealed_segment(tmp_path: Path, entr
     keep(storage, batch(6, 2, at=40))
     assert everything(storage) == list(range(8))
     assert [storage.offset_at("t", "p", at) for at in (10, 11, 21, 31)] == [0, 2, 4, 6]
+    times = [10, 10, 20, 20, 30, 30, 40, 40, None]
+    assert [storage.time_of("t", "p", at) for at in range(9)] == times
     storage.close()
     again = SegmentStorage(tmp_path, segment_entries=entries)
     assert everything(again) == list(range(8))
     assert [again.offset_at("t", "p", at) for at in (10, 11, 21, 31)] == [0, 2, 4, 6]
+    assert [again.time_of("t", "p", at) for at in range(9)] == times
+    assert (again.time_of("t", "q", 0), again.time_of("u", "p", 0)) == (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -17,9 +17,11 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, show_json, tell, warn
+from chappe.cli.serving import Metrics, notify
 from chappe.cli.units import human_bytes
 from chappe.data.markup import many
 from chappe.errors import ChappeError, UsageError
+from chappe.observing.numbers import Family, of_member
 
 if TYPE_CHECKING:
     from chappe.data.topic import Filter
@@ -43,6 +45,7 @@ def archive(
         str | None, Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ...; all must see DIR.")
     ] = None,
     tower: options.Tower = options.TOWER,
+    metrics: Metrics = None,
     acting: options.Acting = None,
     as_json: options.Json = False,
 ) -> None:
@@ -63,6 +66,12 @@ def archive(
         if not debugging():
             ending.enter_context(_apart())
         run = _ArchiveRun(wanted, to.absolute(), follow, bar, as_json)
+        if metrics is not None:
+            from chappe.cli.metrics import RunNumbers, serve_numbers
+
+            served = serve_numbers(RunNumbers(run.families, run.unready), metrics, None)
+            ending.callback(served.close)
+            tell(as_json, {"event": "metrics", "url": served.url}, f"metrics at {served.url}")
         stop = run.to_the_end(master or "local[*]", tower, skip_lost, open_sealed)
     run.account()
     if stop is not None and not follow:
@@ -134,6 +143,15 @@ class _ArchiveRun:
             raise self.error
         return stop
 
+    def families(self) -> Iterable[Family]:
+        done = self.last
+        counts = (0, 0, 0) if done is None else (done.records, done.files, done.bytes)
+        names = ("chappe_archive_records", "chappe_archive_files", "chappe_archive_bytes")
+        return of_member("archive", str(self.wanted), zip(names, counts, strict=True))
+
+    def unready(self) -> str:
+        return "" if self.job is not None else "Spark is starting"
+
     def account(self) -> None:
         done = self.last
         facts: dict[str, Any] = {"event": "done", "topic": str(self.wanted), "directory": str(self.directory)}
@@ -162,6 +180,7 @@ class _ArchiveRun:
                         "on_progress": self._progress,
                     }
                     self.job = ArchiveJob(spark, opened, self.wanted, towers=towers, **options)
+                    notify("READY=1")
                     if not self.stopped:
                         self.job.run()
                 finally:

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from chappe.cli import dashboard, options
 from chappe.cli.chain_demo import demo
 from chappe.cli.console import hear_warnings, say, show_json
-from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped
+from chappe.cli.serving import STEP_S, Display, Numbers, ServerIdentity, serves, show, stopped
 from chappe.cli.watching import watchable
 from chappe.data.markup import many
 from chappe.errors import NoChain
@@ -44,6 +44,7 @@ Server: TypeAlias = Annotated[str, Argument(metavar="NAME", help="One of the ser
 @serves()
 def serve(
     who: ServerIdentity,
+    numbers: Numbers,
     file: File,
     name: Annotated[str, Option("--name", metavar="NAME", help="Which of the file's servers this is.")],
     directory: Annotated[
@@ -69,7 +70,8 @@ def serve(
             if url is not None:
                 facts["dashboard"] = url
             text = title if url is None else f"{title}, dashboard at {url}"
-            show(_ChainServerDisplay(server, title, as_json), facts, text)
+            display = _ChainServerDisplay(server, title, as_json)
+            show(display, facts, text, numbers.of(who.security, server))
     stopped(as_json, title)
 
 

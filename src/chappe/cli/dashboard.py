@@ -18,6 +18,7 @@ from typer import Option
 from chappe.cli import mesh, options
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.observed import ObservedSystem, sources
+from chappe.cli.serving import Numbers, notify
 from chappe.cli.units import place
 from chappe.errors import ChappeError
 
@@ -38,6 +39,7 @@ def dashboard(
     life: mesh.Life,
     dialling: mesh.DialOptions,
     where: ObservedSystem,
+    numbers: Numbers,
     at: Annotated[
         str,
         Option(
@@ -96,8 +98,25 @@ def dashboard(
         page = url(host, listener.getsockname()[1], None if given else token, tls=tls is not None)
         hint = f", with ?token= and what {TOKEN} says" if given else ""
 
+        facts, text = {"url": page}, f"dashboard at {page}{hint}"
+        started = False
+        if numbers.metrics is not None:
+            from chappe.cli.metrics import RunNumbers, serve_numbers
+            from chappe.observing.numbers import of_snapshot
+
+            counted = RunNumbers(
+                lambda: of_snapshot(watching.snapshot()), lambda: "" if started else "its pages are not there yet"
+            )
+            served = serve_numbers(counted, numbers.metrics, security)
+            ending.callback(served.close)
+            facts["metrics"] = served.url
+            text += f", metrics at {served.url}"
+
         def ready() -> None:
-            tell(as_json, {"url": page}, f"dashboard at {page}{hint}; Ctrl-C stops")
+            nonlocal started
+            started = True
+            tell(as_json, facts, f"{text}; Ctrl-C stops")
+            notify("READY=1")
 
         with suppress(KeyboardInterrupt):
             serve(looks, listener, token, ready, tls, office)

@@ -13,7 +13,7 @@ from typer import Argument, Context
 
 from chappe.cli import mesh, node, options, peering
 from chappe.cli.console import hear_warnings, warn
-from chappe.cli.serving import STEP_S, Display, serves, show, stopped
+from chappe.cli.serving import STEP_S, Display, Numbers, serves, show, stopped
 from chappe.errors import ConfigError, UsageError
 from chappe.system.toml import TomlFile, TomlSection
 
@@ -32,6 +32,7 @@ def gateway(
     file: Annotated[str, Argument(metavar="FILE", help="A TOML file that describes the two domains.")],
     queues: mesh.Queues,
     dialling: mesh.DialOptions,
+    numbers: Numbers,
     context: Context,
     as_json: options.Json = False,
 ) -> None:
@@ -75,7 +76,8 @@ def gateway(
             dialling.keep(joined.endpoint(domain), dialled[domain])
         title = f"gateway between {joined.domains[0]} and {joined.domains[1]}"
         listening = [f"{domain} at {', '.join(each['listen'])}" for domain, each in facts.items() if each["listen"]]
-        show(_GatewayDisplay(joined, statuses, title, as_json), {"domains": facts}, ", ".join([title, *listening]))
+        display = _GatewayDisplay(joined, statuses, title, as_json)
+        show(display, {"domains": facts}, ", ".join([title, *listening]), numbers.of(None, joined))
     stopped(as_json, "gateway")
 
 

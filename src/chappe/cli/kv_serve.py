@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from chappe.cli import mesh, options, peering
 from chappe.cli.console import hear_warnings, say, warn
-from chappe.cli.serving import KeptEntries, serves, show, stopped
+from chappe.cli.serving import KeptEntries, Numbers, serves, show, stopped
 from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.system import started
@@ -43,6 +43,7 @@ def serve(
     queues: mesh.Queues,
     dialling: mesh.DialOptions,
     kept: KeptEntries,
+    numbers: Numbers,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
     forwarding: mesh.Forwarding = True,
@@ -95,7 +96,8 @@ def serve(
         started.note(f"data store {store}", *(f"endpoint {each}" for each in facts["listen"]))
         display = _MasterDisplay(endpoint, statuses, title, as_json)
         display.master = master
-        show(display, facts, f"{title}, {many(entries, 'entry', 'entries')}")
+        served = numbers.of(security, endpoint, master)
+        show(display, facts, f"{title}, {many(entries, 'entry', 'entries')}", served)
         display.tell_all()
     stopped(as_json, f"store {store}")
 

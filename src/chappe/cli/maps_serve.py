@@ -11,7 +11,7 @@ from typer import Option
 
 from chappe.cli import options
 from chappe.cli.console import allow_files, hear_warnings
-from chappe.cli.serving import STEP_S, Display, KeptEntries, ServerIdentity, serves, show, stopped, wait
+from chappe.cli.serving import STEP_S, Display, KeptEntries, Numbers, ServerIdentity, serves, show, stopped, wait
 from chappe.data.markup import many
 from chappe.defaults import MAP_PORT, MAP_SERVER_FILES, TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
@@ -37,6 +37,7 @@ COLUMNS: Final = ("state", "keys", "updates", "updates/s", "clients", "malformed
 def serve(
     who: ServerIdentity,
     kept: KeptEntries,
+    numbers: Numbers,
     at: Annotated[
         str,
         Option(
@@ -94,13 +95,15 @@ def serve(
         started.note(f"map server {server.address}")
         display = _MapServerDisplay(server, status.sequence, title, as_json)
         display.alone = partner is None
-        show(display, facts | {"keys": status.keys}, f"{title}, {many(status.keys, 'key')}")
+        served = numbers.of(who.security, server)
+        show(display, facts | {"keys": status.keys}, f"{title}, {many(status.keys, 'key')}", served)
     stopped(as_json, title)
 
 
 @serves()
 def witness(
     who: ServerIdentity,
+    numbers: Numbers,
     path: Annotated[Path, Option(metavar="PATH", help="A file for what it grants, which must not be lost.")],
     listen: Annotated[
         str, Option("--at", metavar="ADDRESS", help="Where to listen: HOST:PORT, `*` for any HOST, port 0 for any.")
@@ -112,7 +115,8 @@ def witness(
 
     hear_warnings()
     with Witness(listen, path=path, security=who.security) as made:
-        wait(as_json, {"address": made.address, "path": str(path)}, f"witness at {made.address}", made)
+        facts = {"address": made.address, "path": str(path)}
+        wait(as_json, facts, f"witness at {made.address}", numbers.of(who.security, made), made)
 
 
 class _MapServerDisplay(Display):

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from chappe.cli import dashboard, options
 from chappe.cli.console import hear_warnings, say
 from chappe.cli.mesh import shown
-from chappe.cli.serving import ServerIdentity, serves, wait
+from chappe.cli.serving import Numbers, Served, ServerIdentity, serves, wait
 from chappe.cli.units import human_bytes, place
 from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
@@ -33,6 +33,7 @@ Directory = Annotated[
 @serves("listen")
 def tower(
     who: ServerIdentity,
+    numbers: Numbers,
     listen: Annotated[
         str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any.")
     ] = options.TOWER,
@@ -46,13 +47,15 @@ def tower(
     hear_warnings(listen)
     with Tower(listen, security=who.security) as member:
         started.note(_of_tower(member.address))
-        wait(as_json, {"tower": member.address}, f"tower at {member.address}", member)
+        served = numbers.of(who.security, member)
+        wait(as_json, {"tower": member.address}, f"tower at {member.address}", served, member)
         say(f"tower stopped; {many(member.nodes(), 'member')} connected until then")
 
 
 @serves()
 def store(
     who: ServerIdentity,
+    numbers: Numbers,
     context: typer.Context,
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
@@ -80,19 +83,21 @@ def store(
     }
     if chain is None or name is None:
         program.call_members(name)
-        _keep(directory, kept, as_json)
+        _keep(directory, kept, numbers, as_json)
         return
     from chappe import OrderedStore
 
     with OrderedStore(directory, chain=chain, name=name, **kept) as member:
         facts = _facts(tower, member, directory) | {"name": name, "server": member.chain_address}
         text = f"store {name} of the chain in {chain}, at {member.chain_address}, keeping records in {directory}"
-        _serve("store", member, as_json, facts, f"{text}, answering at {member.endpoint}, tower {tower}")
+        served = numbers.of(who.security, member)
+        _serve("store", member, as_json, facts, f"{text}, answering at {member.endpoint}, tower {tower}", served)
 
 
 @serves("tower")
 def up(
     who: ServerIdentity,
+    numbers: Numbers,
     context: typer.Context,
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
@@ -111,12 +116,13 @@ def up(
         reach = ["--tower", at, "--listen", listen, *who.arguments]
         kept = {"tower": at, "listen": listen, "security": who.security, "retention": _retention(context)}
         with dashboard.beside(look, *reach) as url:
-            _keep(directory, kept, as_json, introducer, url=url)
+            _keep(directory, kept, numbers, as_json, introducer, url=url)
 
 
 @serves("at")
 def forward(
     who: ServerIdentity,
+    numbers: Numbers,
     context: typer.Context,
     directory: Annotated[
         Path, Argument(envvar="CHAPPE_FORWARD_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
@@ -183,7 +189,8 @@ def forward(
         if tapped is not None:
             facts["tap"] = shown((tapped[0], member.tap(*tapped)))
         started.note(f"forwarder {member.address}")
-        _serve("forwarder", member, as_json, facts, f"forwarder at {member.address}, keeping records in {directory}")
+        text = f"forwarder at {member.address}, keeping records in {directory}"
+        _serve("forwarder", member, as_json, facts, text, numbers.of(who.security, member))
 
 
 def _retention(context: typer.Context) -> list[tuple[str, Retention]]:
@@ -202,7 +209,9 @@ def _facts(tower: str, member: Store, directory: Path) -> dict[str, str]:
     return {"tower": tower, "store": member.store_id, "endpoint": member.endpoint, "directory": str(directory)}
 
 
-def _keep(directory: Path, kept: dict[str, Any], as_json: bool, *beside: Tower, url: str | None = None) -> None:
+def _keep(
+    directory: Path, kept: dict[str, Any], numbers: Numbers, as_json: bool, *beside: Tower, url: str | None = None
+) -> None:
     from chappe import Store
 
     tower = kept["tower"]
@@ -216,12 +225,14 @@ def _keep(directory: Path, kept: dict[str, Any], as_json: bool, *beside: Tower, 
             text = f"dashboard at {url}\n{text}"
         started.note(*(_of_tower(each.address) for each in beside))
         give_way()
-        _serve("store", member, as_json, facts, text, *beside)
+        _serve("store", member, as_json, facts, text, numbers.of(kept["security"], *beside, member), *beside)
 
 
-def _serve(what: str, store: Store, as_json: bool, facts: dict[str, Any], text: str, *beside: Tower) -> None:
+def _serve(
+    what: str, store: Store, as_json: bool, facts: dict[str, Any], text: str, served: Served, *beside: Tower
+) -> None:
     started.note(f"store {store.store_id}", f"store {store.endpoint}")
-    wait(as_json, facts, text, *beside, store)
+    wait(as_json, facts, text, served, *beside, store)
     status = store.status()
     say(
         f"{what} stopped; since its start it wrote {many(status.written_records, 'record')}, "

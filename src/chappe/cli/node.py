@@ -12,7 +12,7 @@ from typer import Argument, Context
 
 from chappe.cli import dashboard, declared, mesh, network, options, peering
 from chappe.cli.console import hear_warnings
-from chappe.cli.serving import serves, show, stopped
+from chappe.cli.serving import Numbers, serves, show, stopped
 from chappe.cli.units import place
 from chappe.data.markup import many
 from chappe.errors import ConfigError, UsageError
@@ -58,6 +58,7 @@ def node(
     picture: network.Map,
     queues: mesh.Queues,
     dialling: mesh.DialOptions,
+    numbers: Numbers,
     context: Context,
     file: Annotated[
         str | None,
@@ -157,7 +158,7 @@ def node(
         started.note(*(f"endpoint {each}" for each in facts["listen"]))
         display = _NodeDisplay(endpoint, statuses, title, as_json)
         display.server = server
-        show(display, facts, title)
+        show(display, facts, title, numbers.of(security, endpoint))
     stopped(as_json, "node")
 
 

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from chappe.cli import dashboard, options
 from chappe.cli.console import say, show_json, tell, warn
-from chappe.cli.units import place
+from chappe.cli.serving import Metrics
 from chappe.cli.watching import watchable
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def run(
     ] = None,
     once: Annotated[bool, Option("--once", help="Process what is there now, and end.")] = False,
     seconds: Annotated[float | None, Option(min=0, help="End this long after the queries have started.")] = None,
-    metrics: Annotated[
-        str | None,
-        Option(metavar="[HOST:]PORT", help="Serve numbers for Prometheus here; without HOST on this machine."),
-    ] = None,
+    metrics: Metrics = None,
     tower: options.Tower = options.TOWER,
     acting: options.Acting = None,
     plain: options.Plain = False,
@@ -52,18 +49,16 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
-    from chappe.api.serving import Office
     from chappe.cli.pipeline_run import PipelineRun
     from chappe.spark.session import check_master
 
     options.be(acting, plain)
-    where = place(metrics) if metrics is not None else None
     with _problems(as_json):
-        office = None if where is None else Office.of("plain" if plain else None, where[0], "pipeline's numbers")
         pipeline = _read(file, tower)
         this = PipelineRun(
-            pipeline, tower, check_master(master) if master else None, once, seconds, where, as_json, office=office
-        )
+            pipeline, tower, check_master(master) if master else None, once, seconds, metrics, as_json,
+            security="plain" if plain else None,
+        )  # fmt: skip
         with dashboard.beside(look, "--tower", tower, *(["--plain"] if plain else [])) as url:
             if url is not None:
                 tell(as_json, {"event": "dashboard", "url": url}, f"dashboard at {url}")

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from rich.console import Console, Group
 from rich.text import Text
 
 from chappe.api.log.lines import readable_name
-from chappe.api.serving import Office
 from chappe.cli.console import exit_code, hand_signals, say, warn
-from chappe.cli.metrics import MetricsServer
+from chappe.cli.metrics import RunNumbers, serve_numbers
 from chappe.cli.screen import Fitting, People, Screen
+from chappe.cli.serving import notify
 from chappe.cli.units import human_bytes
 from chappe.data import terminal
 from chappe.data.markup import many
-from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.errors import ChappeError, UsageError
 from chappe.observing.numbers import Family, of_pipelines
 from chappe.observing.snapshot import ObservedPipeline, ObservedQuery
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
@@ -110,10 +110,11 @@ class PipelineRun:
     master: str | None
     once: bool
     seconds: float | None
-    metrics: tuple[str, int] | None
+    metrics: str | None
     json: bool
     states: States = field(default_factory=States)
-    office: Office | None = None  # who may read the numbers; None is everybody who reaches them
+    security: Literal["plain"] | None = None  # of the numbers
+    running: RunningPipeline | None = None
     written_at: float = 0.0
     told: bool = False
     stops: list[KeyboardInterrupt] = field(default_factory=list)  # signals that asked it to end
@@ -157,18 +158,23 @@ class PipelineRun:
             trigger = Trigger(available_now=True) if self.once else None
             if self.stops:
                 raise self.stops[0]
-            running = RunningPipeline(self.pipeline, self.towers, master=self.master, trigger=trigger)
             if self.metrics is not None:
-                try:
-                    server = serve_metrics(state.name, running, *self.metrics, self.office)
-                except BaseException:
-                    running.stop(hurry=True)
-                    raise
+                server = serve_numbers(RunNumbers(self._families, self._unready), self.metrics, self.security)
                 ending.callback(server.close)
                 state.metrics = server.url
+            self.running = running = RunningPipeline(self.pipeline, self.towers, master=self.master, trigger=trigger)
             screen = ending.enter_context(Screen(console, quiet=self.json))
             self._follow(state, running, partial(show, screen, state.name, running, time.monotonic()))
             return running
+
+    def _families(self) -> Iterable[Family]:
+        running = self.running
+        stage, queries = ("starting", ()) if running is None else (running.stage, tuple(running.numbers))
+        return of_pipelines([ObservedPipeline(self.pipeline.name, stage, os.getpid(), "", "", "", queries=queries)])
+
+    def _unready(self) -> str:
+        stage = "starting" if self.running is None else self.running.stage
+        return "" if stage == "running" else f"pipeline {self.pipeline.name} is {stage}"
 
     def _follow(self, state: PipelineState, running: RunningPipeline, update: Callable[[], None]) -> None:
         """Show, print and write down the progress until the pipeline has ended; stop it when that is asked for."""
@@ -199,10 +205,12 @@ class PipelineRun:
         self._tell(state, running)
 
     def _tell(self, state: PipelineState, running: RunningPipeline) -> None:
-        if self.json and not self.told and running.stage == "running":
+        if not self.told and running.stage == "running":
             self.told = True
-            self._print(event="started", pipeline=state.name, pid=state.pid, master=running.master,
-                        metrics=state.metrics, log=state.log, file=state.file)  # fmt: skip
+            notify("READY=1")
+            if self.json:
+                self._print(event="started", pipeline=state.name, pid=state.pid, master=running.master,
+                            metrics=state.metrics, log=state.log, file=state.file)  # fmt: skip
         while True:
             try:
                 event = running.events.get_nowait()
@@ -252,31 +260,3 @@ class PipelineRun:
 
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def serve_metrics(
-    pipeline: str, running: RunningPipeline, host: str, port: int, office: Office | None = None
-) -> MetricsServer:
-    """Serve ``/metrics`` until the server is closed, to clients that ``office`` accepts.
-
-    Raises:
-        UsageError: prometheus-client is not installed.
-        AddressInUse: Nothing can listen there.
-    """
-    try:
-        from prometheus_client import CollectorRegistry, make_wsgi_app
-
-        from chappe.dashboard.server import NumbersCollector
-    except ImportError as error:
-        raise UsageError("--metrics needs prometheus-client; run: pip install 'chappe[spark]'") from error
-    registry = CollectorRegistry()
-    registry.register(NumbersCollector(partial(_numbers, pipeline, running)))
-    try:
-        return MetricsServer(make_wsgi_app(registry), host, port, office)
-    except (OSError, OverflowError) as error:
-        raise AddressInUse(f"cannot listen on {host}:{port} for --metrics: {error}") from error
-
-
-def _numbers(pipeline: str, running: RunningPipeline) -> Iterable[Family]:
-    queries = tuple(running.numbers)
-    return of_pipelines([ObservedPipeline(pipeline, running.stage, os.getpid(), "", "", "", queries=queries)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +14,12 @@ from typer import Argument, Option
 
 from chappe.cli import mesh, options
 from chappe.cli.console import Bar, hand_signals, hear_warnings, say, show_json, tell, warn
+from chappe.cli.serving import Numbers, notify
 from chappe.cli.units import human_bytes
 from chappe.data.markup import are, many
 from chappe.errors import UsageError
 from chappe.observing.lines import RATE_POINTS_MAX, TimeSeries
+from chappe.observing.numbers import Family, of_member
 from chappe.system import program
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ def record(
     trust: mesh.Trust,
     queues: mesh.Queues,
     dialling: mesh.DialOptions,
+    numbers: Numbers,
     topics: Annotated[list[str], Argument(metavar="PREFIX", help="Topics of the mesh that start so.")],
     to: Annotated[str | None, Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")] = None,
     parquet: Annotated[
@@ -80,12 +84,28 @@ def record(
         else:
             assert parquet is not None
             recorder = EventFiles(endpoint, *topics, directory=parquet)
+        if numbers.metrics is not None:
+            from chappe.api.metrics import MemberNumbers
+            from chappe.cli.metrics import RunNumbers, serve_numbers
+
+            of_endpoint = MemberNumbers(endpoint)
+            name = to or str(parquet)
+            counted = RunNumbers(
+                lambda: [*of_endpoint.families(), *_numbers(name, recorder.progress())],
+                lambda: "; ".join(of_endpoint.unready()),
+            )
+            served = serve_numbers(counted, numbers.metrics, security)
+            ending.callback(served.close)
+            facts["metrics"] = served.url
+            if not as_json:
+                say(f"metrics at {served.url}")
         with hand_signals(lambda _: recorder.stop()):  # a message that was taken is not forgotten half-way
             dialling.keep(endpoint, dialled)
             if as_json:
                 show_json(facts)
             elif at is not None:
                 say(f"peers can dial {at}")
+            notify("READY=1")
             with Bar("waiting for peers", quiet=as_json) as bar:
                 recorder.show = _RecordingBar(endpoint, bar).show
                 try:
@@ -103,6 +123,15 @@ def record(
         warn(f"lost {many(done.dropped, 'message')}: more came than stores could take, or larger than a record can be")
     if done.left or done.dropped:
         raise typer.Exit(1)
+
+
+def _numbers(name: str, now: Recorded) -> Iterable[Family]:
+    counts = {
+        "chappe_recorded_messages": now.records,
+        "chappe_recording_lost_messages": now.dropped,
+        "chappe_recording_waiting_messages": now.waiting + now.left,
+    }
+    return of_member("recording", name, counts.items())
 
 
 def _tell_files(as_json: bool, recorder: EventFiles, done: Recorded, directory: str) -> None:

@@ -1,12 +1,14 @@
-"""The frame of commands that serve until they are stopped: identity, audit of refusals, pictures, the end.
+"""The frame of commands that serve until they are stopped: identity, audit of refusals, numbers, pictures, the end.
 
-A command is its options, with ``ServerIdentity`` among them, what it runs, and a ``Display`` of that::
+A command is its options, with ``ServerIdentity`` and ``Numbers`` among them, what it runs, and a ``Display`` of that::
 
     @serves()
-    def command(who: ServerIdentity, as_json: options.Json = False) -> None:
+    def command(who: ServerIdentity, numbers: Numbers, as_json: options.Json = False) -> None:
         hear_warnings()
         with Server(security=who.security) as server:
-            show(_ServerDisplay(server, "server", as_json), {"address": server.address}, f"server at {server.address}")
+            display = _ServerDisplay(server, "server", as_json)
+            served = numbers.of(who.security, server)
+            show(display, {"address": server.address}, f"server at {server.address}", served)
         stopped(as_json, "server")
 
 With the setting ``audit`` such a command also writes its refusals to a topic (``chappe.api.audit``).
@@ -15,22 +17,24 @@ With the setting ``audit`` such a command also writes its refusals to a topic (`
 from __future__ import annotations
 
 import os
+import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from typer import Option
 
 from chappe.cli import options
 from chappe.cli.console import say, show_json, tell
+from chappe.cli.units import place
 from chappe.errors import UsageError
 from chappe.observing.lines import RATE_POINTS_MAX, TimeSeries
-from chappe.security import Keys
+from chappe.security import Keys, Security
 from chappe.system import settings
 
 if TYPE_CHECKING:
@@ -59,6 +63,71 @@ class ServerIdentity:
     def arguments(self) -> list[str]:
         """Return the options for a dashboard beside the command, which takes the identity from the environment."""
         return ["--plain"] if self.plain else []
+
+
+def _checked(value: str | None) -> str | None:
+    """Refuse a wrong place before anything is started. Raises UsageError."""
+    if value is not None:
+        place(value)
+    return value
+
+
+Metrics: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Serve /metrics for Prometheus, /health/live and /health/ready there; HOST: 127.0.0.1, port 0: any.",
+        rich_help_panel="Numbers",
+        callback=_checked,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The option for numbers of the members that a command serves."""
+
+    metrics: Metrics = None
+
+    def of(self, security: Security | Keys, *members: object) -> Served:
+        return Served(self.metrics, security, members)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The members of a command, where their numbers are served, and with whose security."""
+
+    where: str | None
+    security: Security | Keys
+    members: tuple[object, ...]
+
+    @contextmanager
+    def ready(self, as_json: bool, facts: dict[str, Any], text: str) -> Iterator[None]:
+        """Say, to systemd as well, that members serve; their numbers are served meanwhile.
+
+        Raises as ``serve_numbers``.
+        """
+        with ExitStack() as ending:
+            if self.where is not None:
+                from chappe.api.metrics import MemberNumbers
+                from chappe.cli.metrics import serve_numbers
+
+                server = serve_numbers(MemberNumbers(*self.members), self.where, self.security)
+                ending.callback(server.close)
+                facts = facts | {"metrics": server.url}
+                text = f"{text}, metrics at {server.url}"
+            tell(as_json, facts, f"{text}; Ctrl-C stops")
+            notify("READY=1")
+            yield
+
+
+def notify(state: str) -> None:
+    """Tell systemd a state, such as ``READY=1``, if it started this process with ``Type=notify``."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if where:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+            telling.sendto(state.encode(), f"\0{where[1:]}" if where.startswith("@") else where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +165,9 @@ class ServingMember(Protocol):
         """Wait. Raises MemberStopped after a defect."""
 
 
-def wait(as_json: bool, facts: dict[str, Any], text: str, *members: ServingMember) -> None:
+def wait(as_json: bool, facts: dict[str, Any], text: str, served: Served, *members: ServingMember) -> None:
     """Say that members serve, and wait for Ctrl-C or SIGTERM, which end the command well. Raises MemberStopped."""
-    with suppress(KeyboardInterrupt):
-        tell(as_json, facts, f"{text}; Ctrl-C stops")
+    with suppress(KeyboardInterrupt), served.ready(as_json, facts, text):
         while True:
             for member in members:
                 member.wait(LOOK_S / len(members))
@@ -146,13 +214,12 @@ class Display(ABC):
                 say(str(event))
 
 
-def show(display: Display, facts: dict[str, Any], text: str) -> None:
+def show(display: Display, facts: dict[str, Any], text: str, served: Served) -> None:
     """Say that the command serves, and show its state until Ctrl-C or SIGTERM, which end it well.
 
     Raises as ``Display.look``.
     """
-    with suppress(KeyboardInterrupt):
-        tell(display.as_json, facts, f"{text}; Ctrl-C stops")
+    with suppress(KeyboardInterrupt), served.ready(display.as_json, facts, text):
         _follow(display)
 
 

@@ -12,12 +12,11 @@ import re
 import secrets
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+from chappe.api.metrics import NumbersCollector
 from chappe.api.serving import Office, server_tls
 from chappe.dashboard.gatekeeper import Gatekeeper
 from chappe.dashboard.looks import Looks
@@ -25,22 +24,6 @@ from chappe.errors import ChappeError, UsageError
 from chappe.observing.numbers import Family, of_snapshot
 from chappe.observing.snapshot import to_json
 from chappe.security import Keys, Security, Tls, is_loopback
-
-
-class NumbersCollector:
-    """A collector for a registry; ``now`` makes the numbers anew each time."""
-
-    def __init__(self, now: Callable[[], Iterable[Family]]) -> None:
-        self._now = now
-
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        for each in self._now():
-            kind = GaugeMetricFamily if each.kind == "gauge" else CounterMetricFamily
-            made = kind(each.name, each.meaning, labels=each.labels)
-            for labels, value in each.samples:
-                made.add_metric(labels, value)
-            yield made
-
 
 try:
     import uvicorn
@@ -51,7 +34,6 @@ try:
     from prometheus_client import CollectorRegistry, generate_latest
 
     from chappe.dashboard.pages.frame import root
-    from chappe.dashboard.server import NumbersCollector
     from chappe.web.connections import SILENT_MAX, CertifiedWebSocket, HandshakeLoop, PageHttp, TaskFailures
 except ImportError as problem:
     raise ChappeError(

@@ -118,7 +118,7 @@ class LogStore:
         self.transactions = Transactions(
             storage.store_id, kept or KeptSinks(), self._writer.next_offset, limits, now=now
         )
-        self._groups = GroupTables(address, groups, now)
+        self.groups = GroupTables(address, groups, now)
         self._duties: dict[str, Callable[[float], list[Effect]]] = {
             "info": self._tell_newcomers,
             "heal": self._heal,
@@ -205,7 +205,7 @@ class LogStore:
         if isinstance(request, LastRequest):
             return [Reply(client, QueryReply(request_id, *self._last.answer(request, now)))]
         if isinstance(request, GroupBeat | GroupSet | GroupList):
-            return self._groups.handle_request(client, request_id, request, now)
+            return self.groups.handle_request(client, request_id, request, now)
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
         reply, hole = answer_query(self.storage, self.limits, client, request_id, request)
@@ -270,7 +270,7 @@ class LogStore:
                 return self._transacted(job, outcome, now)
             case GroupJob():
                 assert not isinstance(outcome, Intent | ScrubEnded)
-                return self._groups.handle_done(outcome, now)
+                return self.groups.handle_done(outcome, now)
             case RunRetention():
                 return self._retained("" if outcome is None else str(outcome), now)
             case ScrubPiece():
@@ -371,6 +371,11 @@ class LogStore:
     def met_stores(self) -> bool:
         return self._sources.ever
 
+    @property
+    def catching_up(self) -> int:
+        """The number of partitions of which records are missing that are asked for."""
+        return len(self._gaps.open)
+
     def load(self) -> Load:
         sources, writer = self._sources, self._writer
         return Load(self._gaps.held_bytes, writer.staged_bytes, sources.reads, len(sources.asked), list(writer.streams))
@@ -384,7 +389,7 @@ class LogStore:
         return told if stream is None else f"{self._gaps.story(key, stream.gap, now)}; {told}"
 
     def invariants(self) -> list[str]:
-        parts = self._writer, self.transactions, self._last, self._groups
+        parts = self._writer, self.transactions, self._last, self.groups
         return [each for part in parts for each in part.invariants()]
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Effect]:

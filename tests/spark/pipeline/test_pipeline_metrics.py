@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
+import urllib.error
 import urllib.request
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from chappe.cli.pipeline_run import line, seconds, serve_metrics, tables
+from chappe.cli.metrics import RunNumbers, serve_numbers
+from chappe.cli.pipeline_run import PipelineRun, line, seconds, tables
 from chappe.errors import AddressInUse
 from chappe.observing.snapshot import ObservedLag, ObservedQuery
 
@@ -26,19 +28,23 @@ NUMBERS = ObservedQuery(
 )
 
 
-def running() -> Any:
-    return SimpleNamespace(stage="running", numbers=[NUMBERS])
-
-
 def test_prometheus_is_served_everything() -> None:
     pytest.importorskip("prometheus_client")
-    server = serve_metrics("p", running(), "127.0.0.1", 0)
+    run = PipelineRun(SimpleNamespace(name="p"), "", None, False, None, "0", False)  # type: ignore[arg-type]
+    server = serve_numbers(RunNumbers(run._families, run._unready), "0", None)
+    ready = server.url.replace("metrics", "health/ready")
     try:
+        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+            urllib.request.urlopen(ready)
+        assert json.loads(refused.value.read()) == {"ready": False, "why": "pipeline p is starting"}
+        run.running = SimpleNamespace(stage="running", numbers=[NUMBERS])  # type: ignore[assignment]
+        with urllib.request.urlopen(ready) as answer:
+            assert json.load(answer) == {"ready": True}
         with urllib.request.urlopen(server.url) as answer:
             served = answer.read().decode().splitlines()
-        port = int(server.url.split(":")[2].split("/")[0])
-        with pytest.raises(AddressInUse, match="for --metrics"):
-            serve_metrics("p", running(), "127.0.0.1", port)
+        port = server.url.split(":")[2].split("/")[0]
+        with pytest.raises(AddressInUse, match="in use: stop the program that listens there, or choose another"):
+            serve_numbers(RunNumbers(run._families, run._unready), port, None)
     finally:
         server.close()
     for wanted in (

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from chappe.api import at_exit
 from chappe.api.faces import Closeable, happened, weakly
 from chappe.api.identity import log_event, new_address
+from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.ordered.keeping import Keeping
+from chappe.log.sources import Key
 from chappe.log.storage import Hole, Retention
 from chappe.permissions.rules import STORE
 from chappe.runtime.meeting import AtTowers, Meeting
@@ -20,13 +23,14 @@ from chappe.security import LogSecurity
 from chappe.storage.group_database import GroupDatabase
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
-from chappe.system import program, settings
+from chappe.system import program, settings, time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress
 from chappe.transports.gate import check_listening, gate_of, keys_of
 
 EVENTS_MAX = 1_000
+ROWS_AT_ONCE: Final = 200  # of a group, looked at while the store waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,34 @@ class StoreStatus:
     refusing: bool
     holes: tuple[Hole, ...]
     scrubbed_us: int  # when everything kept was last read and checked, since 1970; 0 if it never was
+    catching_up: int  # partitions of which it asks others for records that it missed
+    refusing_why: str  # why the disk refuses; empty if it does not
     refused: int = 0  # connections without keys that the permissions know, and what others wanted and may not
     refusals: Mapping[str, int] = field(default_factory=dict)  # of these, by the identity that wanted it
+
+
+class KeptTopic(NamedTuple):
+    """The size of a topic in one store; ``newest_us`` is the largest timestamp, microseconds since 1970, 0 for none."""
+
+    topic: str
+    partitions: int
+    records: int
+    bytes: int
+    newest_us: int
+
+
+class GroupLag(NamedTuple):
+    """The lag of a consumer group in one topic, as one store knows it.
+
+    ``seconds`` is how much younger the newest record is than the next one to read, in the partition that is furthest
+    behind; exact to a batch on disk.
+    """
+
+    group: str
+    topic: str
+    members: int
+    records: int
+    seconds: float
 
 
 class Store(at_exit.Collectable, Closeable):
@@ -103,6 +133,7 @@ class Store(at_exit.Collectable, Closeable):
         self._directory = str(directory)
         self._storage = SegmentStorage(Path(directory))
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
+        self._refused = ""  # why the disk refuses
         with ExitStack() as undone:
             undone.callback(self._storage.close)
             staged = StagedFiles(directory)
@@ -127,12 +158,19 @@ class Store(at_exit.Collectable, Closeable):
 
     def _report(self, event: object) -> None:
         log_event(event)
+        if isinstance(event, (WritesRefused, WritesResumed)):
+            self._refused = event.reason if isinstance(event, WritesRefused) else ""
         self._events.append(event)
 
     @property
     def name(self) -> str:
         """Its name for people, in lists and pictures."""
         return self._name
+
+    @property
+    def directory(self) -> str:
+        """Where it keeps its records."""
+        return self._directory
 
     @property
     def store_id(self) -> str:
@@ -178,9 +216,61 @@ class Store(at_exit.Collectable, Closeable):
                 core.refusing,
                 tuple(self._storage.holes()),
                 self._storage.scrubbed_us,
+                core.catching_up,
+                self._refused if core.refusing else "",
                 0 if self._gate is None else self._gate.refused,
                 {} if self._gate is None else self._gate.refusals.by_identity(),
             )
+
+    def topics(self) -> list[KeptTopic]:
+        """Return the sizes of all topics that it keeps. Raises MemberStopped after a defect.
+
+        Costs time in proportion to partitions; writes go on in between.
+        """
+        self._node.driver.turns.check()
+        with self._node.driver.lock:
+            names = self._storage.topics()
+        found: list[KeptTopic] = []
+        for name in names:
+            with self._node.driver.lock:
+                found.append(KeptTopic(name, *self._storage.kept(name)))
+        return found
+
+    def groups(self) -> list[GroupLag]:
+        """Return how far each consumer group is behind in each of its topics. Raises MemberStopped after a defect.
+
+        Costs time in proportion to partitions of groups; writes go on in between.
+        """
+        self._node.driver.turns.check()
+        lock, store = self._node.driver.lock, self._node.store
+        with lock:
+            told = [(group, members, list(rows)) for group, members, rows in store.groups.told(time.monotonic())]
+        found: dict[tuple[str, str], GroupLag] = {}
+        for group, members, rows in told:
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                with lock:
+                    for row in rows[start : start + ROWS_AT_ONCE]:
+                        topic = row.key[0]
+                        known = found.get((group, topic), GroupLag(group, topic, members, 0, 0.0))
+                        records, seconds = self._behind(row.key, row.offset)
+                        found[group, topic] = known._replace(
+                            records=known.records + records, seconds=max(known.seconds, seconds)
+                        )
+        return list(found.values())
+
+    def _behind(self, key: Key, offset: int) -> tuple[int, float]:
+        info = self._storage.partition(*key)
+        at = offset if info is None else max(offset, info.first)
+        if info is None or at >= info.next:
+            return 0, 0.0
+        stamp = self._storage.time_of(*key, at)
+        return info.next - at, 0.0 if stamp is None else max(0.0, (info.timestamp_max - stamp) / 1e6)
+
+    def sinks(self) -> dict[str, int]:
+        """Return the last committed batch of each exactly-once sink whose home this store is; -1 for none."""
+        self._node.driver.turns.check()
+        with self._node.driver.lock:
+            return self._node.store.transactions.batches()
 
     def close(self) -> None:
         """Finish the write under way and release the directory."""

@@ -216,6 +216,10 @@ class Transactions:
     def next_timeout(self) -> float:
         return self._timers.next
 
+    def batches(self) -> dict[str, int]:
+        """Return the last committed batch of each sink whose home this store is; -1 for none."""
+        return {name: each.state.batch for name, each in self._sinks.items() if each.state.home == self._store_id}
+
     def invariants(self) -> list[str]:
         waiting = sum(_size(each.job) for each in self._jobs.values() if each.asked)
         return [] if self._bytes == waiting else [f"{self._bytes} bytes of requests are counted, {waiting} wait"]

@@ -11,7 +11,7 @@ grant the same partition to two; the larger rank ends that once both are reached
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Protocol
@@ -242,6 +242,13 @@ class GroupTables:
         why = ErrorAnswer(f"its disk refuses: {outcome}", FULL)
         return [*(asked.reply(why) for asked in answered), *(self._write() if self._waiting else ())]
 
+    def told(self, now: float) -> list[tuple[str, int, Collection[GroupRow]]]:
+        """Return the name, the number of living members and the rows of each group that has any."""
+        for group in self._groups.values():
+            group.expire(now)
+        there = (each for each in self._groups.values() if each.rows or each.members)
+        return [(each.name, len(each.members), each.rows.values()) for each in there]
+
     def invariants(self) -> list[str]:
         """Return each violated invariant as a sentence."""
         found = [
@@ -363,7 +370,4 @@ class GroupTables:
         return GroupAnswer(self._life, reached, group.crew, group.floor, more, members, rows, list(refused))
 
     def _names(self, now: float) -> GroupNames:
-        for group in self._groups.values():
-            group.expire(now)
-        there = (each for each in self._groups.values() if each.rows or each.members)
-        return GroupNames([(each.name, len(each.members), len(each.rows)) for each in there])
+        return GroupNames([(name, members, len(rows)) for name, members, rows in self.told(now)])

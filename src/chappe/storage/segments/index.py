@@ -268,6 +268,14 @@ class Index:
                 return None if bases[entry] >= next_ else max(bases[entry], first)
         return None
 
+    def time_of(self, partition: str, offset: int) -> int | None:
+        """The largest timestamp of the block that has ``offset``; None if it is not here."""
+        for extent in self._extents_from(partition, offset):
+            low, high = self._columns["extent_entry"][extent : extent + 2]
+            entry = max(bisect_right(self._columns["entry_base"], offset, low, high) - 1, low)
+            return self._columns["entry_timestamp"][entry]
+        return None
+
     def table(self) -> BlockTable:
         """The segment's table again, good enough to be appended to and sealed once more."""
         table = BlockTable(self.summary.number)

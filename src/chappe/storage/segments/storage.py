@@ -394,6 +394,26 @@ class SegmentStorage:
                     return found
         return slot.next
 
+    def time_of(self, topic: str, partition: str, offset: int) -> int | None:
+        """The largest timestamp of the block that has ``offset``, microseconds since 1970; None if none has it."""
+        slot = self._slot(topic, partition)
+        extent = None if slot is None else slot.find(offset)
+        try:
+            return None if extent is None else self._index[topic].blocks(extent.segment).time_of(partition, offset)
+        except (OSError, Damaged):  # reading will tell what is wrong
+            return None
+
+    def kept(self, topic: str) -> tuple[int, int, int, int]:
+        """Partitions, records, bytes and newest timestamp of a topic; zeros if it is not there."""
+        index = self._index.get(topic)
+        infos = [] if index is None else [slot.info() for slot in index.slots.values()]
+        return (
+            len(infos),
+            sum(each.next - each.first for each in infos),
+            sum(each.bytes for each in infos),
+            max((each.timestamp_max for each in infos), default=0),
+        )
+
     def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> StorageRead:
         slot = self._slot(topic, partition)
         if slot is None or not slot.first <= offset < slot.next:

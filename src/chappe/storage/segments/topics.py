@@ -116,6 +116,14 @@ class ActiveIndex:
                 return max(rows.first[at], first)
         return None
 
+    def time_of(self, partition: str, offset: int) -> int | None:
+        """The largest timestamp of the block that has ``offset``; None if it is not here."""
+        rows = self._partitions.get(partition)
+        at = -1 if rows is None else bisect_right(rows.first, offset) - 1
+        if rows is None or at < 0 or offset >= rows.next[at]:
+            return None
+        return self.table.timestamp_max[rows.row[at]]
+
 
 class TopicIndex:
     def __init__(self, folder: TopicFolder, handles: Handles) -> None:
