@@ -78,6 +78,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
     ),
     "replay": ("replay.replay", "Replay an archive or a recorded topic, in order."),
     "doctor": ("doctor.doctor", "Check versions, ports, Java, disk and clock, and say how to mend what is wrong."),
+    "service": ("service.app", "Write units of systemd for commands that run for good."),
     "config": ("config.config", "Show the settings in effect and where each comes from: environment, file or default."),
     "dashboard": (
         "dashboard.dashboard",
@@ -114,7 +115,7 @@ class _Program(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, found, rest = super().resolve_command(ctx, args)
         if name is not None:
-            found = self.commands[name] = _load(COMMANDS[name][0])
+            found = self.commands[name] = load(COMMANDS[name][0])
         return name, found, rest
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
@@ -134,7 +135,8 @@ class _Program(TyperGroup):
             raise typer.Exit(exit_code(stop)) from None
 
 
-def _load(place: str) -> Any:
+def load(place: str) -> Any:
+    """Import a command, or a group of commands, of ``COMMANDS``."""
     from chappe.cli import log_options
 
     module, _, name = place.rpartition(".")
