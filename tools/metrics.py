@@ -44,16 +44,23 @@ PIPELINES: Final = """
 """
 
 
+def families() -> list[Family]:
+    """Return all metrics, without samples: of members, of what a dashboard sees, of pipelines."""
+    return [*_of_members(), *of_snapshot(SystemObserver().snapshot(0.0, 0))]
+
+
 def page() -> str:
     """Return the whole page."""
-    members = [
+    members, pipelines = _of_members(), list(of_pipelines([]))
+    seen = [each for each in families() if each not in members and each not in pipelines]
+    return HEAD + table(members, ("kind", "member")) + SEEN + table(seen) + PIPELINES + table(pipelines)
+
+
+def _of_members() -> list[Family]:
+    return [
         Family(name, each.meaning, each.kind, ("kind", "member", *each.labels), ())
         for name, each in MEMBER_NUMBERS.items()
     ]
-    pipelines = list(of_pipelines([]))
-    names = {each.name for each in pipelines}
-    seen = [each for each in of_snapshot(SystemObserver().snapshot(0.0, 0)) if each.name not in names]
-    return HEAD + table(members, ("kind", "member")) + SEEN + table(seen) + PIPELINES + table(pipelines)
 
 
 def exposed(family: Family) -> str:

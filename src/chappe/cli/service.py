@@ -105,7 +105,7 @@ def install(
 
 def unit_name(command: list[str], name: str | None) -> str:
     """Return the file's name. Raises UsageError if it is not the name of a unit."""
-    words, _ = _found(command)
+    words, _ = understood(command)
     found = f"chappe-{'-'.join(words)}" if name is None else name.removesuffix(".service")
     if not _NAME.fullmatch(found):
         raise UsageError(f"{name!a} is not the name of a unit: letters, digits and :_.- are, at most 64")
@@ -114,7 +114,7 @@ def unit_name(command: list[str], name: str | None) -> str:
 
 def unit(command: list[str], *, system: bool, user: str, writes: Sequence[Path]) -> str:
     """Return the text of a unit. Raises UsageError if the command line would not understand the command."""
-    words, found = _found(command)
+    words, found = understood(command)
     serves = any("--metrics" in each.opts for each in found.params)  # those say when they are ready
     lines = [
         "[Unit]",
@@ -158,7 +158,7 @@ def quoted(word: str) -> str:
     return f'"{escaped}"' if not escaped or re.search(r"[\s'\"\\;#]", escaped) else escaped
 
 
-def _found(command: list[str]) -> tuple[list[str], Any]:
+def understood(command: list[str]) -> tuple[list[str], Any]:
     """Return the words that name a command, and it, once its options are understood. Raises UsageError."""
     words: list[str] = []
     rest = list(command)
