@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 import subprocess
 import sys
@@ -57,11 +58,28 @@ def test_lines_for_machines(shell: Shell) -> None:
     node, peer = start_node(shell, "--log-file", "node.log", "--log-format", "json", "--verbose")
     assert shell.run("publish", "/t", "1", "--peer", peer).returncode == 0
     until(lambda: "PeerLost" in (shell.directory / "node.log").read_text())
-    printed = [json.loads(each) for each in shell.stop(node)[2].splitlines() if each.startswith("{")]
+    printed = [json.loads(each) for each in shell.stop(node)[2].splitlines()]
     kept = [json.loads(each) for each in (shell.directory / "node.log").read_text().splitlines()]
     assert [each["event"] for each in printed if each.get("event") == "PeerAdded"] == ["PeerAdded"]
     assert {"debug", "info"} <= {each["level"] for each in kept}
-    assert all({"time", "level", "logger", "process", "thread", "text"} <= set(each) for each in kept)
+    assert all(
+        {"time", "level", "logger", "process", "thread", "member", "message"} <= set(each) for each in (*printed, *kept)
+    )
+    assert {each["member"] for each in kept} == {f"chappe node@{socket.gethostname()}"}
+
+
+def test_whatever_a_command_says_is_an_object_if_its_log_is(shell: Shell) -> None:
+    store = shell.start("store", "data", "--tower", "127.0.0.1:1", "--name", "s1", "--log-format", "json")
+    assert store.stderr is not None
+    lines = [json.loads(store.stderr.readline()), json.loads(store.stderr.readline())]  # ready; there is no tower
+    lines += [json.loads(each) for each in shell.stop(store)[2].splitlines()]
+    assert all({"time", "level", "logger", "message"} <= set(each) and each["member"] == "s1" for each in lines)
+    assert sorted({each["level"] for each in lines}) == ["info", "warning"]
+    assert lines[0]["message"].startswith("store in data, answering at ")
+    assert lines[-1]["message"].startswith("store stopped; ")
+    done = shell.run("store", "data", "--tower", "a:b:c:d", "--log-format", "json")
+    (error,) = [json.loads(each) for each in done.stderr.splitlines()]
+    assert (done.returncode, error["level"]) == (2, "error")
 
 
 def test_each_logger_has_its_level(shell: Shell) -> None:

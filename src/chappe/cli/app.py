@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -226,7 +227,7 @@ def run() -> int:
     except Exception as error:
         if debugging():
             raise
-        warn(_in_one_line(error))
+        warn(_in_one_line(error), logging.ERROR)
         return 2 if isinstance(error, (WRONG_USE, UnicodeEncodeError)) and not isinstance(error, NOT_THERE) else 1
     return 0
 

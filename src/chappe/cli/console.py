@@ -68,14 +68,22 @@ def hand_signals(to: Callable[[KeyboardInterrupt], None]) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print escaped text on standard error; ignore a closed standard error."""
+    """Print escaped text on standard error, with ``--log-format json`` an object; ignore a closed standard error."""
+    _print(_as_json(text, logging.INFO) if log.wanted.format == "json" else terminal.lines(text))
+
+
+def warn(text: str, level: int = logging.WARNING) -> None:
+    """Print a warning on one line, likewise."""
+    _print(_as_json(text, level) if log.wanted.format == "json" else terminal.lines(f"chappe: {terminal.line(text)}"))
+
+
+def _print(line: str) -> None:
     with suppress(OSError, ValueError):
-        print(terminal.lines(text), file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
 
 
-def warn(text: str) -> None:
-    """Print a warning on one line."""
-    say(f"chappe: {terminal.line(text)}")
+def _as_json(text: str, level: int) -> str:
+    return JsonLines().format(logging.LogRecord(__name__, level, "", 0, text, None, None))
 
 
 def show(text: str) -> None:
@@ -97,7 +105,7 @@ class _ToPeople(logging.Handler):
         if not log.shows(record) and not good:
             return
         if log.wanted.format == "json":
-            say(JsonLines().format(record))
+            _print(JsonLines().format(record))
             return
         text = self._text(record)
         if record.levelno < logging.WARNING and not good:
@@ -288,6 +296,7 @@ class Bar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._console = Console(file=sys.stderr)
+        self._quiet = log.wanted.format == "json"  # progress is no line of a log
         if self._console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=sys.stdout.isatty())

@@ -16,6 +16,7 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
+from chappe.cli.logs import log
 from chappe.data import terminal
 
 GAP = 2  # characters between two columns
@@ -105,7 +106,7 @@ class Screen:
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
-        self._quiet = quiet
+        self._quiet = quiet or log.wanted.format == "json"  # a state is no line of a log
         self._lines_at = time.monotonic()
         self._last: list[str] = []  # lines that were printed
         self._picture: _Picture | None = None

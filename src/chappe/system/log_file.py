@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from io import TextIOWrapper
 
 from chappe.data import terminal
+from chappe.system import program
 from chappe.system.disk import open_private
 
 
@@ -54,14 +55,18 @@ class TextLines(logging.Formatter):
 
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """Return a JSON object, with the class of the event that the line reports, if it reports one."""
+        """Return a JSON object, with the class of the event that the line reports, if it reports one.
+
+        ``member`` is the name of the process, as its members have it by default.
+        """
         facts: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "process": record.process,
             "thread": record.threadName,
-            "text": record.getMessage(),
+            "member": program.label(),
+            "message": record.getMessage(),
         }
         event = event_of(record)
         if event is not None:
