@@ -39,6 +39,7 @@ FOR: Final = {
     "metrics": "import prometheus_client, chappe.cli.metrics",
     "tls": "import blake3, cryptography, chappe.sealing.primitives",
     "dashboard": "import pyarrow, chappe.dashboard.server",
+    "tracing": "import opentelemetry.propagate, chappe.api.tracing",
     "web": "import chappe.web.server",
     "spark": "import pyspark, chappe.spark, pyspark_chappe",
     "rocksdb": "import rocksdict",
