@@ -45,7 +45,9 @@ def all_blocks(page: Path) -> list[tuple[str, str, str]]:
 
 
 # The ports that pages name, which are taken on the machine that runs this.
-SAID: Final = ("5570", "7077", "7801", "7802", "7803", "8788", "9109", "9980", "9990", "9996", "9997", "9998", "9999")
+SAID: Final = (
+    *("5570", "6556", "7077", "7801", "7802", "7803", "8788", "9109", "9980", "9990", "9996", "9997", "9998", "9999"),
+)
 
 
 class Reader:
@@ -99,7 +101,7 @@ class Reader:
             yield self._env["CHAPPE_MESH_LISTEN"]
         elif line.startswith("chappe map") and "--at" not in line:
             yield self._env["CHAPPE_MAP_AT"]
-        for host, port in re.findall(r"--(?:at|listen|host) ([\d.]*)(?::| --port )([1-9]\d*)", line):
+        for host, port in re.findall(r"--(?:at|listen|host|tower) ([\d.]*)(?::| --port )([1-9]\d*)", line):
             yield f"{host or '127.0.0.1'}:{port}"
 
     def save(self, name: str, text: str) -> None:

@@ -238,11 +238,15 @@ REQUEST_ANSWERS_MAX: Final = 10_000  # that one request may ask for ...
 REQUEST_ANSWERS_BYTES_MAX: Final = 64 * MIB  # ... and so many bytes of them end it
 REQUEST_INBOX_BYTES_MAX: Final = 255  # of the topic of an inbox, and of the id of who answers
 REQUEST_ERROR_MAX: Final = 1_000  # characters of a responder's error that reach the originator
-REQUESTS_SEEN_MAX: Final = 16_384  # that a responder remembers, so that it answers none twice; then the oldest are forgotten
+REQUESTS_SEEN_MAX: Final = (
+    16_384  # that a responder remembers, so that it answers none twice; then the oldest are forgotten
+)
 # A member of a queue that dies beyond an original is believed in for the lease: three announcements.
 QUEUE_ANNOUNCE_S: Final = 2.0
 QUEUE_LEASE_S: Final = 6.0
-QUEUE_MEMBERS_MAX: Final = 1_024  # of one queue; further ones are not counted by others, and take messages that others take
+QUEUE_MEMBERS_MAX: Final = (
+    1_024  # of one queue; further ones are not counted by others, and take messages that others take
+)
 QUEUE_NAME_BYTES_MAX: Final = 255
 QUEUE_ANNOUNCEMENT_BYTES_MAX: Final = 64 * KIB  # numbers and prefixes of the members of one queue at one endpoint
 

@@ -32,6 +32,7 @@ keys.py       keys init, add, renew, revoke, list
 permissions.py  permissions check, show, sign
 doctor.py     doctor
 archive.py    archive
+copying.py    copy
 record.py     record
 replay.py     replay
 pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, and metrics.py serves its numbers

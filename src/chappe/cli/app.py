@@ -77,6 +77,10 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "archive.archive",
         "Keep topics as Parquet files, each record exactly once; the same command again goes on.",
     ),
+    "copy": (
+        "copying.copy",
+        "Copy topics to another site, each record exactly once; the same command again goes on.",
+    ),
     "replay": ("replay.replay", "Replay an archive or a recorded topic, in order."),
     "doctor": ("doctor.doctor", "Check versions, ports, Java, disk and clock, and say how to mend what is wrong."),
     "service": ("service.app", "Write units of systemd for commands that run for good."),

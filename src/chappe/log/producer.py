@@ -167,6 +167,7 @@ class LogProducer:
         self._extras: list[_Extras] = []  # of each record, or empty until the first one that has any
         self.extras = False  # whether there are any
         self.plain = False  # True if ``take`` may add records; the owner decides
+        self.mirrors = False  # its batches have their offsets and seals elsewhere; others may publish the same ones
         self.room = self._batch_bytes  # bytes that the batch still takes; each record counts four more than its value
         self.many = 512  # records that ``append_many`` takes: as many as probably fill a batch
         for body in journal or ():
@@ -313,15 +314,16 @@ class LogProducer:
         base = self.next_offset
         body = rebase(raw, base)
         batch = Batch.parse(body, check=False)
-        if batch.sealed is not None:
+        if batch.sealed is not None and not self.mirrors:
             raise UsageError("a batch that is sealed already cannot be sent again: only its producer can seal it")
         if batch.compressed:
             batch.check_order()  # its columns are not looked at before
         packed = self.packed(body)
-        sealed = self.sealed(packed)
+        sealed = packed if batch.sealed is not None else self.sealed(packed)
         if len(sealed) > BATCH_BYTES_MAX:
             raise RecordTooLarge(f"the sealed batch has {len(sealed)} bytes, at most {BATCH_BYTES_MAX} are possible")
-        values = batch.values() if sealed is packed and self._subscriptions.originals(self._raw_topic) else []
+        plain = sealed is packed and batch.sealed is None
+        values = batch.values() if plain and self._subscriptions.originals(self._raw_topic) else []
         return self._durable(_Persisting(base, batch.next, sealed, values, gathered=False), now)
 
     def packed(self, body: bytes) -> bytes:
@@ -553,6 +555,8 @@ class LogProducer:
         """Note an acknowledgement; ``next_`` is the offset after the last one that the store holds."""
         if self._min_acks == 0 or self._rolled_back:
             return []
+        if self.mirrors:
+            next_ = min(next_, self.published)  # it may have more of the partition from others
         if self._resuming.beyond(next_, self.published):
             return self._is_rolled_back(next_) if self._journaled else []
         if store != ORIGINAL_STORES and not self._subscriptions.original_stores():  # of those that listen all answer

@@ -80,6 +80,7 @@ class Manner:
         opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
         security: Who we are, if stores have keys. What is handed to other processes has no passphrase.
         keeps: Whether batches of sealed topics are handed on as they are, as ``kept`` tells.
+        raw: Whether every batch is handed on as stores have it, sealed ones too.
     """
 
     towers: str | None = None
@@ -89,6 +90,7 @@ class Manner:
     opens: bool = True
     security: LogSecurity = None
     keeps: bool = False
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class _Fetch:
         self._ahead: dict[int, list[_Sent]] = {}  # requests under way, by range, in order
         self._away: dict[str, None] = {}  # stores that failed during this task: asked last
         # Offsets are known of what is sealed, too.
-        self._reader = reader_here(task.security) if set(task.columns) - _OUTSIDE else None
+        self._reader = reader_here(task.security) if set(task.columns) - _OUTSIDE and not task.raw else None
         self._bare = not set(task.columns) - _BARE
 
     def chunks(self) -> Iterator[tuple[Range, int, int, list[Batch]]]:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import zmq
 
 from chappe.data.label import is_label
-from chappe.data.topic import encode_topic, identity_of
+from chappe.data.topic import decode_topic, encode_topic, identity_of
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
 from chappe.errors import (
     ChappeError,
@@ -86,6 +86,7 @@ class StoreClient:
         self.refusals: list[tuple[str, str, int]] = []  # identity, verb, how often; as it last said to administrators
         self.retention: list[tuple[str, float | None, int | None, int | None]] | None = None  # likewise
         self.name = ""  # of the store, for people, as it last said
+        self.holes: dict[tuple[str, str], list[tuple[int, int]]] = {}  # first and last, as ``heads`` heard last
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
@@ -190,9 +191,12 @@ class StoreClient:
     def heads(self, topic_prefix: str = "", since: int = 0) -> tuple[list[PartitionInfo], int]:
         """Every partition changed after version ``since``, and the version to ask from next."""
         found: list[PartitionInfo] = []
+        self.holes = {}
         while True:
             answer, _ = self._ask_for(HeadsAnswer, HeadsRequest(encode_topic(topic_prefix), since))
             found += answer.infos()
+            for topic, partition, *hole in answer.holes:
+                self.holes.setdefault((decode_topic(topic), decode_topic(partition)), []).append((hole[0], hole[1]))
             if not since:
                 self.refusals, self.retention = answer.refusals, answer.retention
                 self.name = answer.name if is_label(answer.name) else ""

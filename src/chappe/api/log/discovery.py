@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chappe.api.identity import new_address
 from chappe.defaults import TOWER_HOST
@@ -74,3 +75,12 @@ def discover(
         return sorted(found, key=lambda store: (store.store_id, store.endpoint))
     finally:
         node.driver.close()
+
+
+def need_stores(**where: Any) -> list[StoreAddress]:
+    """Return the stores at a place, given as to ``discover``. Raises TimedOut if there are none."""
+    found = discover(**{"tower": None, **where})
+    if not found:
+        place = Where.parse(**where)
+        raise TimedOut(f"no store answers at {place.named}; start one with: {place.command}")
+    return found

@@ -137,7 +137,7 @@ class Producer(Closeable):
         self._refused: ConnectionRefused | None = None
         self._events: deque[object] = deque(maxlen=1000)
         try:
-            address = new_address() if self._journals is None else self._journals.address
+            address = self._new_partition() if self._journals is None else self._journals.address
             sealing = None if where.keys is None else Sealing(where.keys, address, asks=True)
             self._node = producing(address, new_address(), where, live=not min_acks, identity=identity is not None)
         except BaseException:
@@ -511,6 +511,9 @@ class Producer(Closeable):
         return f"<{closed}Producer of partition {self.partition[:8]}, {self._topics}>"
 
     # -- inside -----------------------------------------------------------------------------------------------
+
+    def _new_partition(self) -> str:
+        return new_address()
 
     def _writer(self, topic: str | None) -> TopicWriter:
         try:

@@ -102,8 +102,8 @@ class TopicWriters:
         for topic in known if own is None else dict.fromkeys((own, *known)):
             self.open(topic)
 
-    def open(self, topic: str) -> TopicWriter:
-        """Open one more topic.
+    def open(self, topic: str, begin: int = 0) -> TopicWriter:
+        """Open one more topic, whose partition begins at ``begin`` without a journal.
 
         Raises:
             UsageError: There are ``PRODUCER_TOPICS_MAX``.
@@ -119,7 +119,7 @@ class TopicWriters:
             clock=self.cores.clock,
             min_acks=self._min_acks,
             journal=journal.batches if journal else None,
-            next_offset=journal.next_offset if journal else 0,
+            next_offset=journal.next_offset if journal else begin,
             resumed=journal.resumed if journal else False,
             subscriptions=self.cores.subscriptions,
             kept=self.cores.kept,
@@ -393,7 +393,7 @@ class TopicWriter:
         """Wait for room, or raise; with ``alone`` no record is gathered, or has to be, at the end."""
         core, common = self.core, self._common
         common.check()
-        if common.sealing is not None:
+        if common.sealing is not None and not core.mirrors:
             self._await_keys(common.sealing)
         while True:
             if core.pending and (core.refused or core.full or alone):
