@@ -95,7 +95,6 @@ def _join(
     names: dict[str, str],
     warn: Callable[[str], None],
 ) -> None:
-    """Decide who dials whom, and the addresses."""
     linked: set[frozenset[str]] = set()
     for name, each in recordings.items():
         strangers = [peer for peer in each.peers if peer not in names]

@@ -119,7 +119,6 @@ class _Reading:
     # -- rows -------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        """Return the beginning, the end and the message of each row."""
         self._wire = wire = EventBytes.of(b"".join(self._payloads))
         ends = np.cumsum(np.fromiter(map(len, self._payloads), np.int64, len(self._payloads)))
         starts = np.concatenate(([0], ends[:-1]))

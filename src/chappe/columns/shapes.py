@@ -165,7 +165,6 @@ def as_text(value: Value) -> str:
 
 
 def _converter(shape: Shape | None) -> Callable[[Any], Any]:
-    """Return the function from values to the Python objects that Arrow takes for them."""
     if shape is None:
         return lambda value: None
     make = _OBJECTS.get(shape.tag)

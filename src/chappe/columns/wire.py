@@ -152,7 +152,6 @@ class EventBytes:
         return self._typed(tag, run, depth)
 
     def _typed(self, tag: int, run: ValueRun, depth: int) -> ReadColumn:
-        """Return values that all are of one type, from their tags on."""
         if tag > VECTOR:
             raise Others(run.rows)
         at = run.at + 1
@@ -320,7 +319,6 @@ class EventBytes:
         return ValueRun(at, limit, rows), ends
 
     def _skip(self, run: ValueRun) -> Places:
-        """Return the ends of values of any types."""
         at = run.at.copy()
         left = np.ones(len(at), np.int64)
         which = np.arange(len(at))

@@ -258,7 +258,6 @@ class Entries:
 
     @contextmanager
     def _opening(self, key: tuple[str, str]) -> Iterator[None]:
-        """Lock out concurrent openings of the same store."""
         with self._lock:
             lock, count = self._begun.get(key, (threading.Lock(), 0))
             self._begun[key] = lock, count + 1

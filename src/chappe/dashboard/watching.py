@@ -78,7 +78,6 @@ class SourceRunner:
             return made
 
     def _keep_fresh(self) -> None:
-        """Make it anew as long as somebody looks."""
         while not self._ended.wait(self._look_s / 3):
             if time.monotonic() - self._asked_at < ASKED_S:
                 self._make()

@@ -285,7 +285,6 @@ class GatewayCore:
     # -- places -----------------------------------------------------------------------------------------------
 
     def _update(self, now: float) -> list[Effect]:
-        """Find the state anew, and tell what follows from it."""
         self._look_at = inf
         misjoined = self._sides[0].sees_other or self._sides[1].sees_other
         if misjoined or not (self._sides[0].endpoints and self._sides[1].endpoints):

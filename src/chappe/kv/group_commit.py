@@ -181,7 +181,6 @@ class Committing(Generic[T]):
         return ended
 
     def _rows(self, done: T) -> tuple[tuple[Row, ...], int]:
-        """Return the rows to keep of an operation, and their approximate size in bytes."""
         if done.clears:
             return (ClearRows(),), 0
         rows: list[Row] = []

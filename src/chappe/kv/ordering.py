@@ -327,7 +327,6 @@ class Ordering:
             )
 
     def _for_history(self) -> list[Operation]:
-        """Return the changes that the commit under way makes to the history."""
         self._leaving = self._history.leaving()
         self._adding = self._history.rows(self.commits.under_way) if self._history.size else []
         return [*self._leaving, *self._adding]

@@ -292,7 +292,6 @@ class StoreReplica(KvRole):
             self._voters.note(message, payload, now)
 
     def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
-        """Take answers to own writes, and messages of another master."""
         self._wake(now)
         for payload in payloads:
             try:

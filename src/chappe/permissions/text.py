@@ -314,7 +314,6 @@ def _group(each: _GroupSection) -> Group:
 
 
 def _lines(text: str) -> tuple[dict[str, int], list[int]]:
-    """Return the numbers of the lines on which identities and rules begin, counted from 1."""
     identities: dict[str, int] = {}
     rules = []
     for number, line in enumerate(text.split("\n"), 1):

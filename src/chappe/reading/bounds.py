@@ -215,7 +215,6 @@ def without_lost(wanted: Sequence[Range], known: Mapping[Key, KnownPartition], f
 
 
 def _numbers(bound: Bound, view: StoresView, default: str) -> dict[Key, int]:
-    """Return a bound as numbers; partitions that it does not name get ``default``."""
     if isinstance(bound, Moment):
         return offsets_at(view, bound.timestamp, view.known)
     given = flatten(bound) if isinstance(bound, dict) else {}

@@ -109,7 +109,6 @@ def _reader(
     *,
     apart: bool,
 ) -> tuple[tuple[str, ...], Iterator[pa.RecordBatch]]:
-    """Return the columns, and their batches; ``apart`` as of ``ReadTask``."""
     wanted = reached(topic, tower, stores, security)
     ending = _bound(end, "end")
     if ending == EARLIEST:

@@ -130,7 +130,6 @@ class Dealers:
         self._driver.suspect(link.inlet)
 
     def _make_room(self, now: float) -> bool:
-        """Close a connection that nobody waits for; return whether there was one."""
         endpoint = next((each for each, link in self._dialled.items() if link.idle(now)), None)
         if endpoint is None:
             return False

@@ -558,7 +558,6 @@ class Driver:
                 self.flush()
 
     def _take(self, source: Any, what: Any, disk: bool) -> None:
-        """Handle one input: the frames of a link, or the outcome of a job."""
         if self.still:
             self._inbox.append((source, what, disk))
             return

@@ -117,7 +117,6 @@ class MapRules:
 
 
 def _is_sealed(body: bytes) -> bool:
-    """Return True if a value looks sealed, or the key is deleted."""
     from chappe.sealing.messages import VALUE, decode  # which whoever has keys can import
 
     try:

@@ -259,7 +259,6 @@ class Turns:
                 self._hand_on()  # it was to lead just when it gave up
 
     def _hand_on(self) -> None:
-        """Let the next follower drive, or the loop, if nobody leads."""
         if self._leading is None:
             if self._followers and self._selector is not None:
                 self._followers[0].call()

@@ -174,7 +174,6 @@ class MeshSealing:
         return [MessagesRefused(topic, count, reason) for topic, (count, reason) in untold.items()]
 
     def _try_again(self) -> list[Message]:
-        """Other files are in force."""
         self._of.clear()
         self._checked.clear()
         waiting, self._kept, self._kept_bytes = self._kept, deque(), 0

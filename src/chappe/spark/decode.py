@@ -351,7 +351,6 @@ def _of_metadata(metadata: zeek.Metadata) -> tuple[int | None, list[tuple[int, s
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Return bytes as text, quickly where they are UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

@@ -83,7 +83,6 @@ def _ids(attributes: _Java) -> frozenset[int]:
 
 
 def _relations(plan: _Java) -> list[frozenset[int]]:
-    """Return the columns of each relation in a plan, by the numbers that Spark has for them."""
     if _kind(plan) in _RELATIONS:
         return [_ids(plan.output())]
     return [found for each in _each(plan.children()) for found in _relations(each)]

@@ -114,7 +114,6 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return self._planned(start, end, keys, view)
 
     def _waits(self, start: Offsets, known: Mapping[Key, KnownPartition], keys: set[Key]) -> bool:
-        """True if a batch would be too small and the last one is recent."""
         least, last = self._options.min_records, self._batch_at
         if least is None or last is None or self._target is not None:
             return False

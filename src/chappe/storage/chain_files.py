@@ -224,7 +224,6 @@ def _frame(content: bytes) -> bytes:
 
 
 def _sound(raw: memoryview, at: int) -> memoryview | None:
-    """Return the content of the frame that begins there, if it is whole."""
     if len(raw) - at < FRAME.size:
         return None
     magic, size, check = FRAME.unpack_from(raw, at)

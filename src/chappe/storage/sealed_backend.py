@@ -79,7 +79,6 @@ class SealedBackend:
         self._inner.close()
 
     def _begin(self, rows: Sequence[Operation]) -> None:
-        """Replace the content by these entries, with a new key."""
         secret = self._ring.newest
         assert secret is not None
         key = os.urandom(KEY_BYTES)

@@ -76,7 +76,6 @@ def _work(read: Callable[[int], bytes], out: int, function: Callable[[Record], o
 
 
 def _text(error: Exception) -> bytes:
-    """Describe an exception in one line; the traceback is on standard error."""
     line = " ".join(f"{type(error).__name__}: {error}".split())[:TEXT_SHOWN]
     return line.encode("utf-8", "backslashreplace")[:TEXT_MAX]
 

@@ -100,7 +100,6 @@ class _ReaderProcess:
                 view = view[self.process.stdin.write(view) or 0 :]
 
     def hear(self) -> bool:
-        """Take what it said; False once it is over."""
         data = os.read(self.out, LINE_MAX)
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
@@ -210,7 +209,6 @@ class Readers:
                 self._farewell(selector, hurried)
 
     def _heard(self, selector: selectors.BaseSelector) -> list[_ReaderProcess]:
-        """Wait a little for what they say; those that have ended."""
         found = []
         for key, _ in selector.select(TELL_S):
             if key.data is None:

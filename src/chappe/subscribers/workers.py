@@ -269,7 +269,6 @@ class Workers:
             self._over(worker, worker.ended)
 
     def _over(self, worker: _Worker, why: str, *, hopeless: bool = False) -> None:
-        """Account for a worker that has ended, or has to."""
         number = worker.number
         self._workers[number] = None
         for each in (worker.out, worker.into):

@@ -141,7 +141,6 @@ def held_by(path: str | Path) -> str:
 
 
 def _holder(path: str | Path) -> int:
-    """Return the holder's process id from Linux's table; 0 if unknown."""
     with suppress(OSError, ValueError):
         found = os.stat(path)
         where = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"

@@ -63,7 +63,6 @@ def _first(key: str) -> str | None:
 
 
 def _sources() -> tuple[Mapping[str, str], ...]:
-    """Return the settings of the environment and of the file, without empty values."""
     if machine.current() is not machine.SYSTEM:
         return ()
     names = ("tower", "listen", "forwarders", "identity")

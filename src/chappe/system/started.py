@@ -58,7 +58,6 @@ def _name(server: str) -> str:
 
 
 def _forget(places: Iterable[Path]) -> None:
-    """Remove the oldest notes beyond the bound."""
     by_age = sorted(places, key=lambda place: place.stat().st_mtime, reverse=True)
     for place in by_age[NOTES_MAX:]:
         place.unlink(missing_ok=True)

@@ -31,7 +31,6 @@ class _TapSession:
         self.number = 0  # of the last question
 
     def offer(self, each: Seen) -> None:
-        """Queue a message, if it is wanted and there is room."""
         if isinstance(each, Passed):
             if not each.topic.startswith(self.prefixes):
                 return

@@ -390,7 +390,6 @@ class _Publishing(_Socket):
             self.dialled_gone(link)
 
     def dialled_gone(self, link: SimLink) -> None:
-        """Note that a dialled publisher has closed the connection for good."""
         for port, dialled in self._dials.items():
             if dialled is link:
                 self._dials[port] = None

@@ -292,7 +292,6 @@ class Scheduler:
         return False
 
     def _do_now(self) -> bool:
-        """Do due work of the network and the members; return whether there was any."""
         self.steps += 1
         events = self.clock.events
         self.clock.run(self.clock.now + STEP_S)

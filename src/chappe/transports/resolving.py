@@ -65,7 +65,6 @@ def _literal(target: Target) -> str:
 
 
 def _answering(targets: Sequence[Target]) -> Target | None:
-    """Return the first address that accepts a connection in time, or None."""
     end = time.monotonic() + PROBE_S
     with ExitStack() as opened:
         selector = opened.enter_context(selectors.DefaultSelector())

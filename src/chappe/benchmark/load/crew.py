@@ -142,7 +142,6 @@ class Crew:
 
 
 def _take(member: LoadMember, child: BenchmarkProcess) -> None:
-    """Take the last numbers that it reported."""
     for event in ("result", "sent", "progress"):
         if event in child.said:
             member.take(child.said[event])

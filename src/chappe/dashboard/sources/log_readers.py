@@ -151,7 +151,6 @@ class LogReaders:
 
 
 def _behind(positions: Mapping[Key, int], known: Partitions) -> dict[str, tuple[int, int]]:
-    """Sum the positions of each topic, and the records that they are behind."""
     found: dict[str, tuple[int, int]] = {}
     for (topic, partition), offset in positions.items():
         part = known.get(topic, {}).get(partition)

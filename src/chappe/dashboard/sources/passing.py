@@ -106,7 +106,6 @@ class Passing:
             self._flows[one, other] = _Flow(known.frames + frames, known.bytes + size)
 
     def _way(self, one: str, other: str) -> _Flow | None:
-        """Return the flow from one to the other; None if nobody told."""
         return self._flows.get((one, other), _Flow() if other in self._reports else None)
 
     def _waiting(self, one: str, other: str) -> int:

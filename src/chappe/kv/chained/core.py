@@ -246,7 +246,6 @@ class ChainedMaster(StoreReplica):
         self._by_master(actions, now)
 
     def _do(self, done: Row, event: int) -> None:
-        """Carry out a commit of another master, of which this is the last event."""
         row, key, value = done
         if isinstance(row, PutRow):
             change = self.engine.put(key, value, row.expires_ns)

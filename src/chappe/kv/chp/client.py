@@ -481,7 +481,6 @@ class MapClientCore:
             self._resolve(number, WriteUnknown(problem), effects)
 
     def _reconsider(self, now: float, effects: list[Effect]) -> None:
-        """Turn to the server that says it is active, if the current one does not serve us."""
         current = self._current
         if current.state == "following":
             return

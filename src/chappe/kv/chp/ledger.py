@@ -148,7 +148,6 @@ class Ledger:
         self._remember(self._limits.outcomes_max)
 
     def _remember(self, count: int) -> None:
-        """Count what is remembered of writers, and bound it now and then."""
         self._remembered += count
         if 4 * self._remembered >= self._limits.outcomes_max:
             self._remembered = 0

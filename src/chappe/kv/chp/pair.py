@@ -329,7 +329,6 @@ class PairedMapServer:
             self._done.append(effect)
 
     def _obey(self, decision: Decision, now: float) -> None:
-        """Carry out a decision of Binary Star, unless it has decided differently since."""
         core = self.core
         if isinstance(decision, Leading):
             if decision.term == self.star.term:

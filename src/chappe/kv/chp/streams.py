@@ -264,7 +264,6 @@ class MapStreams:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _give_up(self, now: float, effects: list[Effect]) -> None:
-        """End the streams of clients that live, and take nothing."""
         oldest = now - self._limits.taker_s
         for client, stream in list(self._streams.items()):
             if (stream.sizes or stream.before) and stream.moved_at < oldest:
@@ -281,7 +280,6 @@ class MapStreams:
             self._waiting.move_to_end(stream.client, last=False)
 
     def _begin_view(self, now: float, effects: list[Effect]) -> bool:
-        """Begin the snapshot of the stream that waits first."""
         stream = self._streams[next(iter(self._waiting))]
         since = math.inf if stream.peer else now - self._limits.view_shared_s  # of writers it needs the same moment
         view = self._views.open(since, now)
@@ -386,7 +384,6 @@ class MapStreams:
         return tuple(found), applied
 
     def _note_sessions(self, stream: _MapStream) -> None:
-        """Note the sessions as of this moment, which go with a snapshot to the other server."""
         sessions = self._ledger.sessions
         stream.sessions = tuple([(name, each.released, ()) for name, each in sessions.items()])
         stream.failures = deque([

@@ -332,7 +332,6 @@ class BinaryStar:
     # -- time -------------------------------------------------------------------------------------------------
 
     def _wake(self, now: float) -> list[Effect]:
-        """Notice that it stood still, or that the partner has fallen silent."""
         effects: list[Effect] = []
         if now > self._beat_at + self._heartbeat_s:
             self._beat_at = now
@@ -394,7 +393,6 @@ class BinaryStar:
         self._link(now, True, effects)
 
     def _hear_rival(self, now: float, effects: list[Effect], stronger: bool) -> None:
-        """Report a server of our own role at the partner's address."""
         self._conflict_until = now + self._silence_s
         self._report_once("role", SameRole(self.role), effects)
         if self.state == ACTIVE and stronger:
@@ -415,7 +413,6 @@ class BinaryStar:
     # -- who is active ----------------------------------------------------------------------------------------
 
     def _decide(self, now: float, effects: list[Effect], *, vote: bool = False) -> None:
-        """Decide on all changes of state, except those by an answer of the witness."""
         if self.state == ACTIVE:
             if self._fence > self.term:
                 self._yield(f"somebody was active in term {self._fence}", effects)
@@ -602,7 +599,6 @@ class BinaryStar:
             effects.append(Report(event))
 
     def _answer(self, now: float, rest: list[Effect]) -> list[Effect]:
-        """Return the effects of the changes, in the order in which others may know of them."""
         effects: list[Effect] = []
         memory = PairMemory(max(self._kept.term, self.term), self.record)
         if self._durable and memory != self._kept:

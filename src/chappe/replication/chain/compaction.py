@@ -144,7 +144,6 @@ class Compaction:
             server.replace_log(state)
 
     def _begin(self, mark: int | None, now: float) -> None:
-        """Begin a snapshot, for the own disk or for a joiner."""
         server = self._server
         making = server.replica.make(transfer=mark is None)
         index = server.committed

@@ -464,7 +464,6 @@ class ChainServerCore:
         )  # fmt: skip
 
     def _look(self, now: float) -> None:
-        """Notice that this server stood still."""
         if now - self._seen_at > self._limits.silent_s / 2 and now - self._beat_at > self._limits.silent_s / 2:
             self.peers.paused(now)
             self.proposing.reset()

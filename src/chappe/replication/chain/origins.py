@@ -60,7 +60,6 @@ class _Shares:
         return len(self._sessions)
 
     def put(self, session: int, origin: bytes) -> None:
-        """Add a session, or move it to the end."""
         its = self._by_origin.setdefault(origin, {})
         if session in its:
             del its[session], self._sessions[session]

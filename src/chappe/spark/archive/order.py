@@ -175,7 +175,6 @@ def _scan(file: pq.ParquetFile, index: int, topic: str) -> Iterator[GroupPiece]:
 
 
 def _set_times(groups: list[RowGroup], wanted: WantedRecords) -> None:
-    """Find out when each piece and each group begins and ends."""
     parts = [(piece, group) for group in groups for piece in group.pieces]
     parts.sort(key=lambda part: (part[0].partition, part[0].first))
     partition: tuple[str, str] | None = None
@@ -243,7 +242,6 @@ def _load(
 
 
 def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[TopicRun, ...], list[_Held]]:
-    """Return everything before a time, as one run for each topic, and the rest."""
     found: dict[str, list[_Held]] = {}
     rest = []
     for each in held:

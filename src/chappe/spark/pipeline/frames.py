@@ -256,7 +256,6 @@ def folders(output: Output) -> list[str]:
 
 
 def _plain(output: Output, rows: DataFrame) -> DataFrame:
-    """Return rows with a ``value``, which are records as they are."""
     for name in output.key:
         if name != "key":
             rows = rows.withColumn("key", _key(rows, name)).drop(name)

@@ -41,7 +41,6 @@ class _Pace:
             self.looks = deque([each for n, each in enumerate(self.looks) if n % 2 == 0 or n == LOOKS_MAX])
 
     def behind_s(self, now: float, read: int) -> float | None:
-        """Return the seconds since the topic was ``read`` long."""
         if not self.looks or read >= self.looks[-1][1]:
             return 0.0
         before: tuple[float, int] | None = None

@@ -115,7 +115,6 @@ def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[R
 
 
 def _next(raw: bytes, pos: int, topics: list[bytes]) -> tuple[int, int, int, int]:
-    """Return the kind, the topic's number, and the shape's begin and end, of the entry at ``pos``."""
     kind = raw[pos]
     if kind == NEW_TOPIC:
         if raw[pos + 1 :] == b"" or (len(raw) <= pos + VARBYTE_BYTES_MAX and min(raw[pos + 1 :]) >= _MORE):

@@ -79,7 +79,6 @@ class Folders:
             (self._strange if owned(folder) is False else self._found)[topic] = folder
 
     def _expected(self) -> list[str]:
-        """The topics that have, or had, something on disk."""
         expected = {
             topic
             for topic, (oldest, mark) in (self._known or {}).items()

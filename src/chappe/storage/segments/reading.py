@@ -151,7 +151,6 @@ class SegmentReader:
         self._suspects.append((index, *part) for part in parts)
 
     def _gone(self, index: TopicIndex, number: int) -> None:
-        """Make a hole of all offsets of a segment whose file is missing."""
         self.handles.forget(index.folder.path, number)  # as long as it is open it looks sound
         for slot in index.slots.values():
             extents = [each for each in slot.all() if each.segment == number]

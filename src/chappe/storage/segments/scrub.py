@@ -121,7 +121,6 @@ class Scrubber:
         return ScrubStep(size, tuple(suspicions))
 
     def _can_read(self, unread: UnreadBlock) -> bool:
-        """True if what could not be read can be read again."""
         folder = next((each.folder for each in self._targets(unread.topic)), None)
         if folder is None:
             return False
@@ -186,7 +185,6 @@ class Scrubber:
             yield target.length - at, Suspicion(target.folder.topic, target.number, at, target.length)
 
     def _check_indexes(self, target: ScrubTarget) -> int:
-        """Check that both copies of an index are sound; returns the bytes read."""
         size = 0
         sound: list[bytes | None] = []
         for path in (target.folder.index(target.number), target.folder.copy(target.number)):
