@@ -40,8 +40,8 @@ def test_requests_are_answered_over_an_original(around: Around) -> None:
         one.request("square/", 12)
     for topic in ("square/", "<$>/inbox/"):
         middle.forward(topic)
-    for endpoint, topic in ((one, b"square/"), (other, b"<$>/inbox/")):
-        until(lambda e=endpoint, t=topic: t in e.core.peer_subscriptions())  # type: ignore[misc]
+    for endpoint, prefix in ((one, b"square/"), (other, b"<$>/inbox/")):
+        until(lambda e=endpoint, p=prefix: p in e.core.peer_subscriptions())  # type: ignore[misc]
 
     answer = one.request("square/", 12, timeout=PATIENCE_S)
 
@@ -58,9 +58,9 @@ def test_members_beyond_an_original_are_of_the_same_queue_if_it_passes_on_their_
     workers = [each.subscribe("jobs/", queue="workers") for each in (one, other)]
     with Endpoint() as publisher:
         publisher.peer(HOST, one.listen(), timeout=PATIENCE_S)
-        topic = workers[0].queue
+        queue = workers[0].queue
         for each in (one, other):
-            until(lambda each=each: len(each.node.member.queues.story(topic)) == 2)  # type: ignore[misc]
+            until(lambda each=each: len(each.node.member.queues.story(queue)) == 2)  # type: ignore[misc]
         until(lambda: b"jobs/" in publisher.core.peer_subscriptions())
         publisher.publish_batch(("jobs/a", number) for number in range(100))
         assert took(workers, 100) == Counter(range(100))

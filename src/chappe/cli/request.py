@@ -87,7 +87,7 @@ def reply(
         str | None,
         Option(
             metavar="COMMAND",
-            help="A program and its arguments, run for each request: it reads the value as a line, and prints the answer.",
+            help="A program and its arguments, run for each request: it reads a value, and prints the answer.",
         ),
     ] = None,
     peers: mesh.Peers = None,
