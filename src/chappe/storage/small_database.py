@@ -81,6 +81,11 @@ class SmallDatabase:
 
 
 def _database_error(error: sqlite3.Error, doing: str) -> StorageError:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than is asked here
+    if code == sqlite3.SQLITE_FULL:
         return StorageFull(f"cannot {doing}: the disk is full; free some space and run again")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StorageError(
+            f"cannot {doing}: it is damaged ({error}); restore it from a copy, or move it away and lose its content"
+        )
     return StorageError(f"cannot {doing}: {error}; check the disk and its permissions")
