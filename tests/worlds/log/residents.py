@@ -15,6 +15,7 @@ from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject, StoreSub
 from tests.worlds.residents import RETRY_S, Life, Place, Resident
 
 from chappe import Consumer, Forwarder, Producer, Store
+from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.tower import Tower
 from chappe.data.topic import Filter
 from chappe.errors import BufferFull, Closed, IdentityRolledBack, StorageError, TimedOut
@@ -329,13 +330,17 @@ class ConsumerLife(LogLife, ConsumerSubject):
         batch = self.face.take()
         while batch is not None:
             world.trace(self, "gets %s/%s %d..%d", batch.topic, batch.partition[:6], batch.first, batch.next - 1)
-            world.see("on_deliver", self, Records(batch.topic, batch.partition, batch.batch, batch.first))
+            self.got(batch)
             if self.slow_s and world.sending:
                 self._ready()
                 break
             batch = self.face.take()
         if self.resident.lasting and world.rng.random() < 0.3:
             self._commit()
+
+    def got(self, batch: ConsumedBatch) -> None:
+        """Show what it was given."""
+        self.world.see("on_deliver", self, Records(batch.topic, batch.partition, batch.batch, batch.first))
 
     def _commit(self) -> None:
         self.look()

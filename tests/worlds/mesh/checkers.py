@@ -55,7 +55,8 @@ class Delivery(Checker[MeshWorld]):
     def _is_clogged(self, writer: bytes, reader: bytes) -> bool:
         lives = self.world.lives
         one, two = [lives.get(each, "").partition("#")[0] for each in (writer, reader)]
-        return self.world.streams.clogged.get((one, two), -CLOGGED_S) > self.world.now - CLOGGED_S
+        clogged_at: float = self.world.streams.clogged.get((one, two), -CLOGGED_S)
+        return clogged_at > self.world.now - CLOGGED_S
 
     def on_delivered(self, host: MeshHost, message: Message) -> None:
         """Count, and see whether it was wanted."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 from tests.worlds.mesh.base import MeshHost
-from tests.worlds.mesh.hosts import EndpointHost
-from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.rogues import RogueHost
 from tests.worlds.mesh.subjects import MANY, EndpointSubject
 from tests.worlds.mesh.world import TOPICS, MeshWorld
@@ -31,9 +28,9 @@ SET_BACK = (300, 1_000_000)  # microseconds: more than a life changes its link s
 class PopulatedMesh(MeshWorld):
     """A world of the mesh with members."""
 
-    endpoint: Callable[..., EndpointSubject] = EndpointHost
-    original: Callable[..., OriginalHost] = OriginalHost
-    rogue: Callable[..., RogueHost] = RogueHost
+    endpoint: type[Any]
+    original: type[Any]
+    rogue: type[Any]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -7,7 +7,6 @@ permissions nothing, as altered programs do: their neighbours do. Strangers dial
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -21,7 +20,6 @@ from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.population import PopulatedMesh
 from tests.worlds.mesh.real.endpoints import RealEndpoint
 from tests.worlds.mesh.real.scenario import Mesh
-from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.sealing import authority_check
 from tests.worlds.stage import Replaced
 
@@ -145,7 +143,7 @@ class RuledMesh(Mesh):
     """The mesh with certificates and permissions."""
 
     ordinary = True
-    endpoint: Callable[..., EndpointSubject] = RuledEndpoint
+    endpoint: type[Any] = RuledEndpoint
     charter: Charter
 
     def __init__(self, seed: int, *arguments: Any, **options: Any) -> None:

@@ -11,7 +11,7 @@ from tests.worlds.mesh.paces import SURPLUS
 from tests.worlds.mesh.real.endpoints import RealEndpoint
 from tests.worlds.mesh.real.wires import RealOriginal, RealRogue, Written
 from tests.worlds.mesh.scenario import MeshScenario
-from tests.worlds.mesh.subjects import SURPLUS_MAX, EndpointSubject
+from tests.worlds.mesh.subjects import SURPLUS_MAX
 from tests.worlds.stage import Replaced, Stage, StagedWorld
 
 from chappe.api.mesh import hosting, subscriber
@@ -24,7 +24,7 @@ from chappe.sim.world import WALL_START_US, Settings, Violation
 class Mesh(StagedWorld, MeshScenario):
     """The mesh as users run it: the API's own objects, sockets' buffers and threads' turns."""
 
-    endpoint: Callable[..., EndpointSubject] = RealEndpoint
+    endpoint: type[Any] = RealEndpoint
     original = RealOriginal
     rogue = RealRogue
     net: Any = None
