@@ -29,6 +29,8 @@ TRICKLE_WINDOWS_BYTES = (32_768,)  # longer on their way than a peer may be sile
 class MeshFaults(Schedule):
     """Plans faults, and heals them all."""
 
+    last_messages = LAST_MESSAGES
+
     def __init__(self, world: PopulatedMesh) -> None:
         super().__init__(world)
         self.world = world
@@ -277,7 +279,7 @@ class MeshFaults(Schedule):
         if self.world.settings.plain or self._last.random() < 0.5:
             return
         topic = self._last.choice(TOPICS)
-        for _ in range(LAST_MESSAGES):
+        for _ in range(self.last_messages):
             if self.world.publish(host, topic, LAST_BYTES) is None:
                 break
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.population import PopulatedMesh
-from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.mesh.world import TOPICS
 
 PAUSES_S: Final = (0.2, 0.5, 1.5)  # between two changes
@@ -19,6 +18,8 @@ DELAYS_S: Final = (0.005, 0.05, 0.05)  # of lines: much is on its way
 
 class Shortcuts(MeshFaults):
     """A line of endpoints, of which no link ends, and shortcuts that come and go."""
+
+    last_messages = 16  # at once: more than a small box is for, and no more than it and a line take together
 
     def __init__(self, world: PopulatedMesh) -> None:
         super().__init__(world)
@@ -37,9 +38,6 @@ class Shortcuts(MeshFaults):
             self.at(at, rng.choice((self._reset, self._reset, self._partition, self._cut, self._unpeer)))
             at += pause_s * (0.5 + rng.random())
         return until
-
-    def _say_more(self, host: EndpointSubject) -> None:
-        """Nobody does: all at once would be more than twice what the small boxes on the way are for."""
 
     def _wire(self) -> tuple[str, str]:
         lasting = set(pairwise(self.world.hosts))
