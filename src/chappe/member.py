@@ -42,7 +42,7 @@ from chappe.mesh.filters import Filter, matches, minimal
 from chappe.mesh.forwarding.group_keys import KeysHere
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LIVES_MAX, Reporting, StoreReport, named
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
-from chappe.mesh.queues import Queues
+from chappe.mesh.queues import MessageQueues
 from chappe.mesh.requests import Requests
 from chappe.mesh.rules import MeshRules
 
@@ -315,7 +315,7 @@ class MeshMember:
         self.hearing: dict[int, KvPart] = {}  # by subscriber, below 0
         self.reporting = Reporting()
         self.requests = Requests(endpoint.own_id, endpoint.router.topology.vouches)
-        self.queues = Queues(endpoint.own_id, endpoint.router.topology)
+        self.queues = MessageQueues(endpoint.own_id, endpoint.router.topology)
         self.simulated: SimulatedClock | None = None  # the time of its data stores, where that is simulated
         self.last_subscriber = _QUEUES
         endpoint.router.subscriptions.add(_REPORTS, [ASK_LINKS], DATA)
@@ -438,7 +438,7 @@ class MeshMember:
 
     def put_in_queue(self, subscriber: int, topic: bytes, now: float) -> list[Effect]:
         """Make a subscriber a member of the queue with this topic, or tell others what it wants now. Raises as
-        ``Queues.put``.
+        ``MessageQueues.put``.
         """
         effects = self.queues.put(subscriber, topic, minimal(self.router.subscriptions.prefixes(subscriber)), now)
         return [*self.endpoint.subscribe(_QUEUES, [topic], DATA, now=now), *self._publish(effects, now)]

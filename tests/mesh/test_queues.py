@@ -1,4 +1,4 @@
-"""Queues: each member computes the same owner of a message, and what becomes of that while members come and go."""
+"""MessageQueues: each member computes the same owner of a message, and what becomes of that while members come and go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chappe.defaults import QUEUE_ANNOUNCE_S, QUEUE_LEASE_S, QUEUE_MEMBERS_MAX
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import NOBODY, Message
-from chappe.mesh.queues import Queues, pack_announcement, parse_announcement, topic_of
+from chappe.mesh.queues import MessageQueues, pack_announcement, parse_announcement, topic_of
 
 WORKERS = topic_of(b"workers")
 PUBLISHER = b"P" * 16
@@ -31,17 +31,17 @@ class Net:
 
     def __init__(self, count: int) -> None:
         self.now = 100.0
-        self.queues: dict[bytes, Queues] = {}
+        self.queues: dict[bytes, MessageQueues] = {}
         self.waiting: list[tuple[bytes, bytes | None, Message]] = []
         self.originals = False
         for number in range(count):
             self.join(number)
         self.pump()
 
-    def join(self, number: int, *prefixes: bytes, subscriber: int = SUBSCRIBER) -> Queues:
+    def join(self, number: int, *prefixes: bytes, subscriber: int = SUBSCRIBER) -> MessageQueues:
         own = bytes([number + 1]) * 16
         if own not in self.queues:
-            self.queues[own] = Queues(own, FakeTopology(self, own))  # type: ignore[arg-type]
+            self.queues[own] = MessageQueues(own, FakeTopology(self, own))  # type: ignore[arg-type]
         queues = self.queues[own]
         self.send(own, queues.put(subscriber, WORKERS, prefixes or (b"jobs/",), self.now))
         self.look()

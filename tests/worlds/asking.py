@@ -21,7 +21,7 @@ from chappe import Answer, Endpoint
 from chappe.api.faces import Steps
 from chappe.api.mesh.arguments import encode_value
 from chappe.api.mesh.asking import ask
-from chappe.defaults import QUEUE_LEASE_S
+from chappe.defaults import QUEUE_ANNOUNCE_S, QUEUE_LEASE_S
 from chappe.errors import ChappeError, Closed, NoResponders, TimedOut
 from chappe.sim.world import Settings
 
@@ -30,6 +30,8 @@ FIRST_PORT: Final = 9_000
 HEARTBEAT_S: Final = 0.5
 CALM_S: Final = 20.0  # after the last fault all are in reach of each other, and known
 LAST_S: Final = 4.0  # in which calm is looked at
+GONE_S: Final = 3 * HEARTBEAT_S + 0.5  # after a death the others know of it, long before a lease is over ...
+COME_S: Final = 0.5  # ... and so of a member that comes, before it announces itself again
 TIMEOUT_S: Final = 1.0
 LATE_S: Final = 0.5
 JOBS: Final = b"jobs/"
@@ -50,9 +52,10 @@ class Asked:
 
 @dataclass(slots=True)
 class Job:
-    """A message for the queue, and who took it."""
+    """A message for the queue, and who took it; ``workers`` are there, if that was in the calm."""
 
-    calm: bool
+    at: float
+    workers: int | None
     took: Counter[Life] = field(default_factory=Counter)
 
 
@@ -84,7 +87,8 @@ class MemberLife(Life):
         if world.active:
             number = len(world.jobs)
             if self.face.try_publish(JOBS, encode_value(number)) is not None:
-                world.jobs.append(Job(world.calm))
+                workers = sum([each.works for each in world.alive(MemberLife)])
+                world.jobs.append(Job(world.now, workers if world.calm else None))
             self.soon(world.rng.expovariate(8.0), self._publish_some)
 
     def _ask_some(self) -> None:
@@ -222,20 +226,32 @@ class Asking(DisturbedWorld):
                 "answers come", f"{life.name}: {asked} is answered {values} ({outcome!r}), by {wanted} of {names}"
             )
 
+    def _see_calm(self, for_s: float) -> None:
+        """Look at what begins within a time in which nothing changes, and let it end."""
+        self.calm = True
+        self.pass_time(self.now + for_s)
+        self.calm = False
+        self.pass_time(self.now + self.late_s)
+
     def finish(self) -> float:
         """Calm down; from then on everything comes."""
         self.pass_time(self.now + CALM_S + QUEUE_LEASE_S)
         self.late_s = TIMEOUT_S + LATE_S
-        self.calm = True
-        self.pass_time(self.now + LAST_S)
+        self._see_calm(LAST_S)
+        last = self.places[-1]  # nobody dials it
+        last.kill(power_cut=self.rng.random() < 0.5)
+        self.pass_time(self.now + GONE_S)
+        self._see_calm(1.0)
+        last.restart()
+        self.pass_time(self.now + COME_S)
+        self._see_calm(QUEUE_ANNOUNCE_S - 2 * COME_S)
         self.active = False
-        self.pass_time(self.now + self.late_s + LATE_S)
+        self.pass_time(self.now + self.late_s)
         for life in self.alive(MemberLife):
             if life.asked:
                 self.fail("requests end", f"{life.name} waits for the answers to {sorted(life.asked)}")
-        workers = [each for each in self.alive(MemberLife) if each.works]
         for number, job in enumerate(self.jobs):
-            if job.calm and sum(job.took.values()) != min(1, len(workers)):
+            if job.workers is not None and sum(job.took.values()) != min(1, job.workers):
                 took = [life.name for life in job.took]
-                self.fail("one of the queue", f"job {number} went to {took}, of {[each.name for each in workers]}")
+                self.fail("one of the queue", f"job {number} at {job.at:.3f} went to {took}, of {job.workers}")
         return CALM_S

@@ -122,7 +122,7 @@ class _Queue:
     everybody: list[tuple[bytes, bytes, int, Filter]] = field(default_factory=list)  # salt, endpoint, number, wishes
 
 
-class Queues:
+class MessageQueues:
     """The queues that subscribers of one endpoint are in. What it wants published is ``Send``, to None for all."""
 
     def __init__(self, own: bytes, topology: Topology) -> None:

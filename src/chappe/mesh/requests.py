@@ -132,7 +132,7 @@ def _text_at(body: bytes, at: int) -> tuple[bytes, int]:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingRequest:
     """A request that waits; an answer that comes again is none."""
 
     ticket: int
@@ -153,7 +153,7 @@ class Requests:
         self.inbox = inbox_of(own)
         self._own = own
         self._vouches = vouches
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._deadlines: Deadlines[int] = Deadlines()
 
     def ask(self, number: int, ticket: int, wanted: int, until: float) -> None:
@@ -164,7 +164,7 @@ class Requests:
         """
         if len(self._pending) >= REQUESTS_MAX:
             raise BufferFull(f"{REQUESTS_MAX} requests wait for answers: ask again when some have come")
-        self._pending[number] = _Pending(ticket, wanted)
+        self._pending[number] = _PendingRequest(ticket, wanted)
         if until < inf:
             self._deadlines.set(number, until)
 
