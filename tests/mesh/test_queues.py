@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sources import needs_sources
 
 from chappe.core import Send
 from chappe.data.binary import decode, encode
@@ -30,6 +31,7 @@ class Net:
     """Members of one queue in one mesh; announcements arrive in ``pump``."""
 
     def __init__(self, count: int) -> None:
+        needs_sources()  # a compiled core takes no other topology
         self.now = 100.0
         self.queues: dict[bytes, MessageQueues] = {}
         self.waiting: list[tuple[bytes, bytes | None, Message]] = []

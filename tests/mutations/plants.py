@@ -3221,6 +3221,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh/queues.py",
         "new = [each for each in found if each not in queue.told]",
         "new: list[bytes] = []",
+        "a member that comes into reach is known at once",
     ),
     Plant(
         "lease-of-a-member-never-ends",
