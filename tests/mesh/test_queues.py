@@ -1,4 +1,4 @@
-"""MessageQueues: each member computes the same owner of a message, and what becomes of that while members come and go."""
+"""Queues: each member computes the same owner of a message, and what becomes of that while members come and go."""
 
 from __future__ import annotations
 
@@ -260,6 +260,18 @@ def test_nobody_makes_others_members_and_queues_whose_names_begin_alike_are_apar
         queues.hear([message], net.now)
 
     assert queues.story(WORKERS) == [(b"\1" * 16, SUBSCRIBER)]
+
+
+def test_an_announcement_that_was_overtaken_changes_nothing() -> None:
+    net = Net(1)
+    [queues] = net.queues.values()
+    endpoint = b"F" * 16
+    for sequence, members in ((7, {1: (b"j",)}), (9, {}), (8, {2: (b"j",)})):
+        body = pack_announcement(endpoint, members)  # type: ignore[arg-type]
+        queues.hear([Message(WORKERS, body, origin=endpoint, sequence=sequence)], net.now)
+
+    assert queues.story(WORKERS) == [(b"\1" * 16, SUBSCRIBER)]
+    assert queues.invariants() == []
 
 
 def test_further_members_than_the_bound_are_not_counted() -> None:

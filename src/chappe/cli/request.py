@@ -102,7 +102,10 @@ def reply(
     hear_warnings()
     if (text is None) is (command is None):
         raise UsageError("give either a VALUE or --command, to answer with")
-    words = shlex.split(command or "")
+    try:
+        words = shlex.split(command or "")
+    except ValueError as error:
+        raise UsageError(f"--command {command}: {error}") from None
     if command is not None and not words:
         raise UsageError("--command names no program")
     value = None if text is None else values.read_argument(text, as_text=as_text)

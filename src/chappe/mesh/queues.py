@@ -107,9 +107,10 @@ def _prefix(value: object) -> bytes:
 
 @dataclass(slots=True)
 class _Elsewhere:
-    members: Members
+    members: Members  # none: it has left
     until: float  # its lease
     near: bool  # reached without an original in between
+    sequence: int  # of its last announcement
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class _Queue:
 
 
 class MessageQueues:
-    """The queues that subscribers of one endpoint are in. What it wants published is ``Send``, to None for all."""
+    """The queues that subscribers of one endpoint are in. It publishes by ``Send``, to None for all."""
 
     def __init__(self, own: bytes, topology: Topology) -> None:
         self.of: dict[int, _Queue] = {}  # by subscriber
@@ -205,12 +206,17 @@ class MessageQueues:
             near = message.origin == endpoint
             if endpoint == self._own or not (near or self._topology.vouches(message.origin, endpoint)):
                 continue
-            known = queue.others.pop(endpoint, None)
-            room = QUEUE_MEMBERS_MAX - sum([len(each.members) for each in queue.others.values()])
-            if members and len(members) <= room:
-                queue.others[endpoint] = _Elsewhere(members, now + QUEUE_LEASE_S, near)
-                if known is None and not near:
-                    queue.announce_at = now
+            known = queue.others.get(endpoint)
+            if known is not None and near and message.sequence < known.sequence:
+                continue  # it was overtaken on its way
+            if known is not None and (known.members, known.near) == (members, near):
+                known.until, known.sequence = now + QUEUE_LEASE_S, message.sequence
+                continue
+            queue.others[endpoint] = _Elsewhere(members, now + QUEUE_LEASE_S, near, message.sequence)
+            if sum([max(1, len(each.members)) for each in queue.others.values()]) > QUEUE_MEMBERS_MAX:
+                del queue.others[endpoint]
+            if known is None and members and not near:
+                queue.announce_at = now
             self._gather(queue)
 
     def handle_subscription(self, filters: Mapping[bytes, Filter]) -> list[Effect]:

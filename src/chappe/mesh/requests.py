@@ -133,7 +133,7 @@ def _text_at(body: bytes, at: int) -> tuple[bytes, int]:
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request that waits; an answer that comes again is none."""
+    """A request that waits, with the first answer of each responder."""
 
     ticket: int
     wanted: int

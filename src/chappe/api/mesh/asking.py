@@ -53,7 +53,7 @@ class Answer:
 
     @property
     def data(self) -> Value:
-        """The value with its types; raises ``error`` if there is one, and InvalidData if the payload is no value."""
+        """The value with its types; raises ``error`` if there is one, and InvalidData if the payload is not a value."""
         if self.error is not None:
             raise self.error
         return decode(self.payload)
@@ -78,7 +78,7 @@ def _answer_of(head: AnswerHead) -> Answer:
 def ask(
     endpoint: EndpointHost, topic: str, value: object, timeout: Seconds, answers: int | None
 ) -> Steps[list[Answer]]:
-    """Publish a request and wait for its answers, in steps; see ``Endpoint.request``."""
+    """Publish a request and wait for its answers, in steps. Raises as ``Endpoint.request``."""
     wanted = 1 if answers is None else answers
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= REQUEST_ANSWERS_MAX:
         raise UsageError(f"answers is a number from 1 to {REQUEST_ANSWERS_MAX}, not {answers!r}")
