@@ -31,7 +31,7 @@ from chappe.observing.numbers import MEMBER_NUMBERS, OTHER, SERIES_MAX, Family, 
 from chappe.testing import Log, World
 
 # Numbers that no member has: those of commands.
-OF_COMMANDS = ("chappe_archive_", "chappe_record")
+OF_COMMANDS = ("chappe_archive_", "chappe_copy_", "chappe_record")
 
 
 def samples(families: Iterable[Family]) -> dict[str, dict[tuple[str, ...], float]]:

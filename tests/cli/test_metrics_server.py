@@ -213,7 +213,7 @@ def test_beyond_this_machine_it_takes_an_identity_or_a_word(home: Path, monkeypa
 # -- commands ---------------------------------------------------------------------------------------
 
 SERVING = (
-    "archive", "chain serve", "dashboard", "forward", "gateway", "kv serve", "map serve", "map witness", "node",
+    "archive", "chain serve", "copy", "dashboard", "forward", "gateway", "kv serve", "map serve", "map witness", "node",
     "pipeline run", "record", "store", "tower", "up",
 )  # fmt: skip
 

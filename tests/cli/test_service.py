@@ -55,7 +55,7 @@ def test_a_command_that_would_fail_gets_no_unit(command: list[str], why: str) ->
 def test_systemd_understands_every_unit(tmp_path: Path) -> None:
     needed = {"archive": ["t", "--to", "d"], "record": ["/a", "--to", "t"], "kv serve": ["prices"]}
     needed |= {"map witness": ["--path", "w"], "gateway": ["g.toml"], "pipeline run": ["p.toml"]}
-    needed |= {"chain serve": ["c.toml", "--name", "a"]}
+    needed |= {"chain serve": ["c.toml", "--name", "a"], "copy": ["t", "--to-tower", "10.0.0.6"]}
     serving = [
         [*name.split(), *needed.get(name, [])]
         for name, command in commands_of(whole_program())

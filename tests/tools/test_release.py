@@ -236,7 +236,7 @@ def test_the_sdist_has_what_builds_and_tests_it_and_nothing_else(built: list[Pat
     names = {each.name.removeprefix(f"{top}/") for each in members}
     assert {each.partition("/")[0] for each in names} == {
         *(".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "PKG-INFO", "README.md", "UPGRADING.md"),
-        *("benchmarks", "docs", "examples", "pyproject.toml", "run.py", "src", "tests", "tools", "website"),
+        *("benchmarks", "deploy", "docs", "examples", "pyproject.toml", "run.py", "src", "tests", "tools", "website"),
     }
     assert {"src/chappe/py.typed", "tests/tools/test_release.py", "docs/README.md", "run.py"} <= names
     assert not any(each.endswith((".pyc", ".key", ".seg")) and "vectors" not in each for each in names)

@@ -17,7 +17,7 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, show_json, tell, warn
-from chappe.cli.serving import Metrics, notify
+from chappe.cli.serving import Metrics, notify, serve_run
 from chappe.cli.units import human_bytes
 from chappe.data.markup import many
 from chappe.errors import ChappeError, UsageError
@@ -66,12 +66,9 @@ def archive(
         if not debugging():
             ending.enter_context(_apart())
         run = _ArchiveRun(wanted, to.absolute(), follow, bar, as_json)
-        if metrics is not None:
-            from chappe.cli.metrics import RunNumbers, serve_numbers
-
-            served = serve_numbers(RunNumbers(run.families, run.unready), metrics, None)
-            ending.callback(served.close)
-            tell(as_json, {"event": "metrics", "url": served.url}, f"metrics at {served.url}")
+        url = serve_run(metrics, None, ending, run.families, run.unready)
+        if url is not None:
+            tell(as_json, {"event": "metrics", "url": url}, f"metrics at {url}")
         stop = run.to_the_end(master or "local[*]", tower, skip_lost, open_sealed)
     run.account()
     if stop is not None and not follow:

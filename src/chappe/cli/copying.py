@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
@@ -12,8 +13,10 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import Bar, answers, exit_code, hear_warnings, left_text, rate_of, show_json, tell, warn
+from chappe.cli.serving import Metrics, notify, serve_run
 from chappe.data.markup import are, many
 from chappe.errors import TimedOut, UsageError
+from chappe.observing.numbers import Family, of_member
 from chappe.system import program
 
 if TYPE_CHECKING:
@@ -61,6 +64,7 @@ def copy(
     target: CopyTarget,
     topics: Annotated[list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
     follow: Annotated[bool, Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    metrics: Metrics = None,
     name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
@@ -82,6 +86,12 @@ def copy(
         bar = ending.enter_context(Bar("looking at both sites", quiet=as_json))
         made = TopicCopy(topics, reach.arguments, place, to=to, min_acks=target.min_acks)
         ending.enter_context(made)
+        url = serve_run(
+            metrics, reach.arguments["security"], ending, lambda: _numbers(",".join(topics), made.progress), str
+        )
+        if url is not None:
+            tell(as_json, {"event": "metrics", "url": url}, f"metrics at {url}")
+        notify("READY=1")
         made.show = _CopyBar(bar, follow=follow, as_json=as_json).show
         try:
             made.run(follow=follow)
@@ -120,6 +130,15 @@ class _CopyBar:
         else:
             left = (now.total - now.sent) / rate if rate else None
             self._bar.update(f"{text}{left_text(left)}", now.sent, now.total)
+
+
+def _numbers(topics: str, now: CopyProgress) -> Iterator[Family]:
+    counts = {
+        "chappe_copy_records": now.stored,
+        "chappe_copy_missing_records": now.gone,
+        "chappe_copy_waiting_records": max(0, now.total - now.stored),
+    }
+    return of_member("copy", topics, counts.items())
 
 
 def _facts(progress: CopyProgress) -> dict[str, object]:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -18,12 +18,13 @@ from typer import Option
 from chappe.cli import mesh, options
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.observed import ObservedSystem, sources
-from chappe.cli.serving import Numbers, notify
+from chappe.cli.serving import Numbers, notify, serve_run
 from chappe.cli.units import place
 from chappe.errors import ChappeError
 
 if TYPE_CHECKING:
     from chappe import Producer
+    from chappe.observing.numbers import Family
 
 AT: Final = "127.0.0.1:8788"
 TOKEN: Final = "CHAPPE_DASHBOARD_TOKEN"
@@ -100,17 +101,19 @@ def dashboard(
 
         facts, text = {"url": page}, f"dashboard at {page}{hint}"
         started = False
-        if numbers.metrics is not None:
-            from chappe.cli.metrics import RunNumbers, serve_numbers
+
+        def count() -> Iterable[Family]:
             from chappe.observing.numbers import of_snapshot
 
-            counted = RunNumbers(
-                lambda: of_snapshot(watching.snapshot()), lambda: "" if started else "its pages are not there yet"
-            )
-            served = serve_numbers(counted, numbers.metrics, security)
-            ending.callback(served.close)
-            facts["metrics"] = served.url
-            text += f", metrics at {served.url}"
+            return of_snapshot(watching.snapshot())
+
+        def why() -> str:
+            return "" if started else "its pages are not there yet"
+
+        metrics = serve_run(numbers.metrics, security, ending, count, why)
+        if metrics is not None:
+            facts["metrics"] = metrics
+            text += f", metrics at {metrics}"
 
         def ready() -> None:
             nonlocal started

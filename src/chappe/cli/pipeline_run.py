@@ -21,9 +21,8 @@ from rich.text import Text
 
 from chappe.api.log.lines import readable_name
 from chappe.cli.console import exit_code, hand_signals, say, warn
-from chappe.cli.metrics import RunNumbers, serve_numbers
 from chappe.cli.screen import Fitting, People, Screen
-from chappe.cli.serving import notify
+from chappe.cli.serving import notify, serve_run
 from chappe.cli.units import human_bytes
 from chappe.data import terminal
 from chappe.data.markup import many
@@ -158,10 +157,7 @@ class PipelineRun:
             trigger = Trigger(available_now=True) if self.once else None
             if self.stops:
                 raise self.stops[0]
-            if self.metrics is not None:
-                server = serve_numbers(RunNumbers(self._families, self._unready), self.metrics, self.security)
-                ending.callback(server.close)
-                state.metrics = server.url
+            state.metrics = serve_run(self.metrics, self.security, ending, self._families, self._unready) or ""
             self.running = running = RunningPipeline(self.pipeline, self.towers, master=self.master, trigger=trigger)
             screen = ending.enter_context(Screen(console, quiet=self.json))
             self._follow(state, running, partial(show, screen, state.name, running, time.monotonic()))

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from chappe.cli import mesh, options
 from chappe.cli.console import Bar, hand_signals, hear_warnings, say, show_json, tell, warn
-from chappe.cli.serving import Numbers, notify
+from chappe.cli.serving import Numbers, notify, serve_run
 from chappe.cli.units import human_bytes
 from chappe.data.markup import are, many
 from chappe.errors import UsageError
@@ -57,6 +57,7 @@ def record(
 
     The same command again goes on with what stores did not have yet. `chappe replay TOPIC` brings records back.
     """
+    from chappe.api.metrics import MemberNumbers
     from chappe.bridges.event_files import EventFiles
     from chappe.bridges.recorder import Recorder
 
@@ -84,21 +85,19 @@ def record(
         else:
             assert parquet is not None
             recorder = EventFiles(endpoint, *topics, directory=parquet)
-        if numbers.metrics is not None:
-            from chappe.api.metrics import MemberNumbers
-            from chappe.cli.metrics import RunNumbers, serve_numbers
-
-            of_endpoint = MemberNumbers(endpoint)
-            name = to or str(parquet)
-            counted = RunNumbers(
-                lambda: [*of_endpoint.families(), *_numbers(name, recorder.progress())],
-                lambda: "; ".join(of_endpoint.unready()),
-            )
-            served = serve_numbers(counted, numbers.metrics, security)
-            ending.callback(served.close)
-            facts["metrics"] = served.url
+        of_endpoint = MemberNumbers(endpoint)
+        name = to or str(parquet)
+        metrics = serve_run(
+            numbers.metrics,
+            security,
+            ending,
+            lambda: [*of_endpoint.families(), *_numbers(name, recorder.progress())],
+            lambda: "; ".join(of_endpoint.unready()),
+        )
+        if metrics is not None:
+            facts["metrics"] = metrics
             if not as_json:
-                say(f"metrics at {served.url}")
+                say(f"metrics at {metrics}")
         with hand_signals(lambda _: recorder.stop()):  # a message that was taken is not forgotten half-way
             dialling.keep(endpoint, dialled)
             if as_json:

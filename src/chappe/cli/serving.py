@@ -40,6 +40,8 @@ from chappe.system import settings
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from chappe.observing.numbers import Family
+
 STEP_S: Final = 0.5
 REPORT_S: Final = 5.0  # between two lines of JSON
 LOOK_S: Final = 1.0  # members work on threads of their own; this often their health is checked
@@ -120,6 +122,26 @@ class Served:
             tell(as_json, facts, f"{text}; Ctrl-C stops")
             notify("READY=1")
             yield
+
+
+def serve_run(
+    where: str | None,
+    security: Security | Keys,
+    ending: ExitStack,
+    count: Callable[[], Iterable[Family]],
+    why: Callable[[], str],
+) -> str | None:
+    """Serve the numbers of a command that is no member until ``ending``; return their address, None for no ``where``.
+
+    ``why`` tells what keeps it from its work, in a sentence, empty for nothing. Raises as ``serve_numbers``.
+    """
+    if where is None:
+        return None
+    from chappe.cli.metrics import RunNumbers, serve_numbers
+
+    server = serve_numbers(RunNumbers(count, why), where, security)
+    ending.callback(server.close)
+    return server.url
 
 
 def notify(state: str) -> None:

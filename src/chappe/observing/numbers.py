@@ -174,6 +174,11 @@ MEMBER_NUMBERS: Final[Mapping[str, MemberNumber]] = {
     "chappe_archive_records": MemberNumber("counter", (), "Records archived by this run."),
     "chappe_archive_files": MemberNumber("gauge", (), "Files of the archive."),
     "chappe_archive_bytes": MemberNumber("gauge", (), "Size of these."),
+    "chappe_copy_records": MemberNumber("counter", (), "Records of this run that the other site has stored."),
+    "chappe_copy_missing_records": MemberNumber(
+        "counter", (), "Records that were gone before they were copied. Rising: the copy is slower than retention."
+    ),
+    "chappe_copy_waiting_records": MemberNumber("gauge", (), "Records that were found and are not stored there yet."),
     "chappe_recorded_messages": MemberNumber("counter", (), "Messages of the mesh that were recorded by this run."),
     "chappe_recording_lost_messages": MemberNumber("counter", (), "Messages that came too fast or are too large."),
     "chappe_recording_waiting_messages": MemberNumber("gauge", (), "Messages that are not stored yet."),
