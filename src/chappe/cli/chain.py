@@ -14,7 +14,8 @@ from typer import Argument, Option
 from chappe.cli import dashboard, options
 from chappe.cli.chain_demo import demo
 from chappe.cli.console import hear_warnings, say, show_json
-from chappe.cli.serving import STEP_S, Display, Numbers, ServerIdentity, serves, show, stopped
+from chappe.cli.listing import PIPE_WIDTH
+from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped
 from chappe.cli.watching import watchable
 from chappe.data.markup import many
 from chappe.errors import NoChain
@@ -87,9 +88,9 @@ def status(file: File, timeout: Timeout = WAIT_S, acting: options.Acting = None,
     if as_json:
         show_json({name: None if each is None else _facts(each) for name, each in found.items()})
     else:
-        from chappe.cli.screen import People
+        from chappe.cli.screen import wide_console
 
-        People().print(_table(configuration, found))
+        wide_console(PIPE_WIDTH).print(_table(configuration, found))
     if not any(found.values()):
         where = ", ".join(configuration.servers.values())
         raise NoChain(

@@ -50,7 +50,8 @@ def groups(context: typer.Context, reach: options.Reach, as_json: options.Json =
         for each in listed
     ]
     rows = [[f"{each[head]:,}" if head != "group" else str(each[head]) for head in each] for each in facts]
-    print_listing(as_json, {"groups": facts}, ("group", "members", "partitions", "lag"), rows)
+    heads = ("group", "members", "partitions", "lag")
+    print_listing(as_json, {"groups": facts}, heads, rows, right=heads[1:])
 
 
 @app.command()
@@ -69,7 +70,8 @@ def show(group: Group, reach: options.Reach, as_json: options.Json = False) -> N
         each["committed"] = iso_time(each.pop("committed_us")) if each["offset"] >= 0 else None
     facts: dict[str, Any] = {"group": group, "members": members, "partitions": positions, "lag": _lag(status)}
     names = {each.member: each.name for each in status.members if each.member == each.life}
-    print_listing(as_json, facts, HEADS, [_row(each, names) for each in positions])
+    rows = [_row(each, names) for each in positions]
+    print_listing(as_json, facts, HEADS, rows, right=HEADS[3:7], ids=HEADS[1:3], spare=("committed", "bytes", "end"))
     if not as_json:
         print(f"{many(len(members), 'member')}; {many(_lag(status), 'record')} not read")
 
@@ -101,7 +103,8 @@ def reset(
         moved = found.reset(group, at)
     facts = [{"topic": key[0], "partition": key[1], "before": old, "after": new} for key, (old, new) in moved.items()]
     rows = [[*key, _offset(old), _offset(new)] for key, (old, new) in moved.items()]
-    print_listing(as_json, {"group": group, "positions": facts}, ("topic", "partition", "before", "after"), rows)
+    heads = ("topic", "partition", "before", "after")
+    print_listing(as_json, {"group": group, "positions": facts}, heads, rows, right=heads[2:], ids=heads[1:2])
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO, cast
 
@@ -52,6 +52,11 @@ def wide_console(width: int) -> Console:
     return console
 
 
+def widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return the width of each column, its head included."""
+    return {head: max(map(cell_len, (head, *cells))) for head, cells in columns.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Fitting:
     """Rows of one line each, in the columns that fit.
@@ -72,18 +77,17 @@ class Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         rows = [[terminal.line(text) for text in row] for row in self.rows]
-        cells = [self.columns, *rows]
-        widths = {name: max(cell_len(row[n]) for row in cells) for n, name in enumerate(self.columns)}
+        shown_widths = widths({name: [row[n] for row in rows] for n, name in enumerate(self.columns)})
         for name in self.spare:
-            if sum(widths.values()) + GAP * (len(widths) - 1) <= options.max_width:
+            if sum(shown_widths.values()) + GAP * (len(shown_widths) - 1) <= options.max_width:
                 break
-            del widths[name]
+            del shown_widths[name]
         made = Table(box=None, header_style=self.style, pad_edge=False, padding=(0, GAP, 0, 0))
-        for name in widths:
+        for name in shown_widths:
             made.add_column(name, justify="left" if name in self.left else "right", no_wrap=True)
         for row in rows:
             shown = zip(self.columns, row, strict=True)
-            made.add_row(*(Text(text) for name, text in shown if name in widths))
+            made.add_row(*(Text(text) for name, text in shown if name in shown_widths))
         yield made
 
 

@@ -14,6 +14,7 @@ from typer import Argument, Option
 from chappe.api.log.lines import iso_time
 from chappe.cli import options
 from chappe.cli.console import answers, hear_warnings, show, show_json, warn
+from chappe.cli.listing import print_table
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.cli.watching import watchable
 from chappe.data.topic import Filter, similar
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 DISCOVER_S: Final = 2.0
 HURRY_S: Final = 1.0  # for optional facts
-PIPE_WIDTH: Final = 240  # of the table where no terminal says how wide it is
 
 
 class Holdings(NamedTuple):
@@ -220,29 +220,26 @@ def _facts(keys: Sequence[Key], held: Holdings, producers: Mapping[str, str], by
 
 
 def _print_table(rows: Sequence[dict[str, Any]], held: Holdings, by_partition: bool) -> None:
-    from rich.table import Table
-
-    from chappe.cli.screen import cell, wide_console
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("topic", overflow="fold")
-    table.add_column("partition" if by_partition else "partitions", justify="left" if by_partition else "right")
     named = any(row.get("producer") for row in rows)
-    if named:
-        table.add_column("producer")
-    for name in ("records", "head", "size"):
-        table.add_column(name, justify="right")
-    for name in ("oldest", "newest", "stores"):
-        table.add_column(name)
-    for row in rows:
-        table.add_row(
-            cell(row["topic"]),
-            cell(row["partition"]) if by_partition else f"{row['partitions']:,}",
-            *([cell(row["producer"] or "")] if named else []),
+    kind = "partition" if by_partition else "partitions"
+    heads = ("topic", kind, *(["producer"] if named else []), "records", "head", "size", "oldest", "newest", "stores")
+    cells = [
+        (
+            row["topic"],
+            row["partition"] if by_partition else f"{row['partitions']:,}",
+            *([row["producer"] or ""] if named else []),
             f"{row['records']:,}",
             f"{row['head']:,}",
             human_bytes(row["bytes"]),
             *("" if row[name] is None else row[name][:19] + "Z" for name in ("oldest", "newest")),
-            cell(", ".join(sorted(map(held.call, row["stores"])))),
+            ", ".join(sorted(map(held.call, row["stores"]))),
         )
-    wide_console(PIPE_WIDTH).print(table)
+        for row in rows
+    ]
+    print_table(
+        heads,
+        cells,
+        right=("partitions", "records", "head", "size"),
+        ids=("partition",) if by_partition else (),
+        spare=("oldest", "size", "head"),
+    )
