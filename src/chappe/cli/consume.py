@@ -57,7 +57,11 @@ def consume(
     ] = "earliest",
     count: Annotated[int | None, Option(min=0, metavar="N", help="End after N records.")] = None,
     until_end: Annotated[
-        bool, Option("--until-end/--follow", help="End when all that is stored now is read, or follow forever.")
+        bool,
+        Option(
+            "--until-end/--follow",
+            help="End when all that is stored now is read, by the whole group if there is one; or follow forever.",
+        ),
     ] = False,
     timeout: Annotated[
         float | None,
@@ -242,9 +246,9 @@ class _Quiet:
 
 
 def _reached(consumer: Consumer, ends: dict[Key, int], group: str | None) -> bool:
-    """True if all is read that is ours: others of a group read the rest."""
-    position = consumer.position()
-    return all(position.get(key, 0) >= end for key, end in ends.items() if group is None or key in position)
+    """True if all is read; by the whole group, as a member that dies leaves its part to the others."""
+    position = consumer.position() if group is None else consumer.group_position()
+    return all(position.get(key, 0) >= end for key, end in ends.items())
 
 
 @dataclass(slots=True)

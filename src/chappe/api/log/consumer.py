@@ -390,6 +390,17 @@ class Consumer(at_exit.Collectable, Closeable):
             found = self._inbox.position(self._ahead_of_all)
             return found if self._grouping is None else self._grouping.position(found)
 
+    def group_position(self) -> dict[Key, int]:
+        """Return how far the whole group is: ``position``, and in partitions of other members what they have committed.
+
+        Raises UsageError: The consumer is of no group.
+        """
+        if self._grouping is None:
+            raise UsageError("only a member of a group knows how far others are: Consumer(..., group='name')")
+        position = self.position()
+        with self._lock:
+            return self._grouping.member.positions() | position
+
     def heads(self) -> dict[Key, int]:
         """Return the offset after the last record known to exist, by (topic, partition)."""
         self._node.check()

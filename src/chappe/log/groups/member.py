@@ -207,6 +207,11 @@ class GroupMember:
             if (held := self._held.get(key)) is not None
         )
 
+    def positions(self) -> dict[Key, int]:
+        """Return what is committed by anybody, as far as stores have told."""
+        rows = {**self._rows, **self._held}
+        return {key: row.offset for key, row in rows.items() if row.epoch > self._floor and row.offset != NOWHERE}
+
     def let_go(self, keys: Iterable[Key], now: float) -> None:
         """The program is done with partitions: others may have them, from what is committed on."""
         for key in keys:
