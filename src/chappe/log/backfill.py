@@ -107,10 +107,8 @@ class Unfilled:
         return 0 if part is None else part.tries
 
     def answer(self, key: Key, base: int) -> tuple[int, int] | None:
-        """The producer sends a batch that begins at ``base``; return the range that was asked for.
-
-        Records before the beginning of an answer are gone. It must begin there twice: the first message of one
-        may be lost on its way.
+        """The producer sends a batch that begins at ``base``; return the range that was asked for. Records before the
+        beginning of an answer are gone. It must begin there twice: the first message of one may be lost on its way.
         """
         part = self._parts.get(key)
         if part is None or not part.asked:

@@ -418,7 +418,6 @@ class Batch:
             raise ProtocolError(f"malformed headers of the record at offset {self.base + index}: {error}") from None
 
     def raw_headers(self) -> list[bytes] | None:
-        """The headers as they are, or None if no record has any."""
         return self._list("headers")  # type: ignore[return-value]  # this column has no bitmap
 
     def records(

@@ -185,7 +185,6 @@ class Discovery:
 
     @property
     def met(self) -> list[tuple[str, str]]:
-        """Address and endpoint of every node known."""
         return [(address, endpoint) for endpoint, (address, _) in self._peers.items()]
 
     def claim(self, identity: str, now: float) -> list[Effect]:

@@ -70,7 +70,6 @@ class ClockEstimate:
 
     @property
     def runs(self) -> int:
-        """The number of times it was found to have been set, and one."""
         return len(self._runs)
 
     def read(self, asked: float, came: float, time_us: int, error_s: float = 0.0, ago_s: float = 0.0) -> None:
@@ -102,7 +101,6 @@ class ClockEstimate:
         return run.offset_us + round(now * 1e6), run.tolerance_s(now), max(0.0, now - run.seen)
 
     def age_s(self, timestamp: int, now: float) -> float:
-        """Return how long ago it showed this; negative if it has not yet."""
         return self._age(timestamp, now)[0]
 
     def is_old(self, timestamp: int, max_age_s: float, now: float) -> bool:
@@ -251,7 +249,6 @@ class Clocks:
         return self._own
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """Ask again, or wait no more."""
         actions: list[Effect] = []
         for partition in self._waits.due(now):
             state = self._states[partition]

@@ -102,7 +102,6 @@ class LogConsumer:
         self._settle_at = 0.0
 
     def start(self, now: float) -> list[Effect]:
-        """Subscribe to what is wanted and to what is meant for us."""
         # Batches first: who asks for single records and not for batches seems an original.
         actions: list[Effect] = [Subscribe(id_ + self._raw) for id_ in (b"S", b"D", b"E", b"L")]
         if self.clocks is not None:
@@ -183,7 +182,6 @@ class LogConsumer:
 
     @property
     def paused(self) -> bool:
-        """True if the application is so far behind that nothing more should be received."""
         return self._delivery.paused
 
     @property
@@ -226,7 +224,6 @@ class LogConsumer:
         self._sources.leave_partitions(gone)
 
     def heads(self) -> dict[Key, int]:
-        """The offset after the last one known to exist, of every partition."""
         return self._delivery.heads()
 
     def seek_end(self, now: float) -> list[Effect]:
@@ -296,12 +293,10 @@ class LogConsumer:
 
     @property
     def unsure(self) -> bool:
-        """True while such positions may turn up; this settles within a second."""
         return self._beyond.unsure
 
     @property
     def caught_up(self) -> bool:
-        """True if everything known to exist was delivered."""
         return all(part.gap.complete for part in self._delivery.partitions.values())
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
@@ -662,7 +657,6 @@ class LogConsumer:
         return min([info.first, *(first for first, _ in self._sources.ranges(key))])
 
     def _has_all(self, store: KnownStore, key: Key, info: PartitionInfo, now: float) -> bool:
-        """True if a store lists all that any store has of a partition."""
         if not self._sources.all_listed(now, but=store):
             return False
         return all(info.first <= first and next_ <= info.next for first, next_ in self._sources.ranges(key))

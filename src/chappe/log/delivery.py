@@ -138,11 +138,9 @@ class Delivery:
 
     @property
     def paused(self) -> bool:
-        """True if the application is so far behind that nothing more should be delivered."""
         return self.queued_bytes >= self._limits.consumer_queue_bytes
 
     def heads(self) -> dict[Key, int]:
-        """Return the offset after the last one known to exist, of every partition."""
         return {**self.settled, **{key: max(part.gap.head, part.gap.next) for key, part in self.partitions.items()}}
 
     def lacks(self, key: Key, end: int) -> bool:
@@ -152,7 +150,6 @@ class Delivery:
         return part is not None and not part.gap.complete and part.gap.next < end
 
     def find(self, key: Key) -> Partition | None:
-        """Return the state of a partition, if it has one; one that was settled is made again."""
         part = self.partitions.get(key)
         if part is None and key in self.settled:
             position = self.settled.pop(key)
@@ -195,7 +192,6 @@ class Delivery:
                 self.settled[key] = position
 
     def drop(self, key: Key) -> None:
-        """Forget a partition, with its position."""
         self.settled.pop(key, None)
         part = self.partitions.get(key)
         if part is not None:

@@ -47,8 +47,6 @@ class _PassedSingles:
 
 
 class _Lately:
-    """Messages that were passed on a moment ago."""
-
     def __init__(self) -> None:
         self._passed: dict[tuple[object, ...], tuple[int, float]] = {}  # in order of time
 
@@ -66,8 +64,6 @@ class _Lately:
 
 
 class LogForwarder:
-    """The role of a node whose store forwards."""
-
     def __init__(self, store: LogStore, *, now: float) -> None:
         self.address = store.address
         self.passed = 0  # messages with records

@@ -87,7 +87,6 @@ class PartitionGap:
 
     @property
     def complete(self) -> bool:
-        """True if every record that is known to exist has come."""
         return self.next >= self.head
 
     @property
@@ -415,7 +414,6 @@ class Gaps:
         return told
 
     def invariants(self, key: Key, gap: PartitionGap) -> list[str]:
-        """Return each violated invariant of one gap as a sentence."""
         found = []
         if (gap.state is GapState.CLOSED) != (key not in self.open) or self.open.get(key, gap) is not gap:
             found.append(f"{key} is {gap.state.value}, and {'' if key in self.open else 'not '}among the open gaps")

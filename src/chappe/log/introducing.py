@@ -34,7 +34,6 @@ class Introducer:
 
     @property
     def tower(self) -> bool:
-        """True if another forwarder is there."""
         return self._forwarders.tower
 
     @property
@@ -139,7 +138,6 @@ class Forwarders:
 
     @property
     def tower(self) -> bool:
-        """True if a forwarder is there; it does what a tower does for others."""
         return self.peers > 0
 
     @property
@@ -156,7 +154,6 @@ class Forwarders:
 
     @property
     def met(self) -> list[tuple[str, str]]:
-        """Address and place of every forwarder that is there."""
         return [(each.address, each.at) for each in self._heard if each.address is not None]
 
     def heard(self, place: int, address: str, now: float) -> list[Effect]:
@@ -181,7 +178,6 @@ class Forwarders:
         return actions
 
     def next_timeout(self) -> float:
-        """Return when the next one is gone, if it stays silent."""
         return min((each.lost_at for each in self._heard), default=math.inf)
 
     def claim(self, identity: str, now: float) -> list[Effect]:

@@ -161,7 +161,6 @@ def seed_of(topic: str, address: str, file: str) -> int:
 
 
 def framed(bodies: Sequence[bytes], seed: int, at: int) -> bytes:
-    """Encode batches in frames for a position in the file."""
     parts: list[bytes] = []
     for body in bodies:
         parts += FRAME.pack(MAGIC, crc32c(body[: HEADER.size], (seed + at) & _MASK)), body

@@ -75,7 +75,6 @@ class _Table:
     refused: str = ""
 
     def wanted(self, now: float) -> bool:
-        """Return True if somebody waits for it, or is reading it."""
         return not self.told and now - self.asked_at < ASKED_S
 
 
@@ -316,7 +315,6 @@ class LastTopics:
         self.over: list[Key] = []  # likewise partitions that are to be read from their beginning, unless they go on
 
     def begun(self, topic: str) -> bool:
-        """Return True if the newest records of a topic came: new partitions are then read from their beginning."""
         return topic in self._done
 
     def want(self, key: Key, now: float) -> None:

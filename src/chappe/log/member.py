@@ -83,12 +83,10 @@ class Carrying(Generic[P]):
 
     @property
     def paused(self) -> bool:
-        """True if messages are to be left in the queue."""
         return False
 
     @property
     def carries(self) -> list[str]:
-        """The addresses under which it speaks, beside its own."""
         return list(self._parts)
 
     def start(self, now: float) -> list[Effect]:
@@ -238,7 +236,6 @@ class LogProducers:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of batches that are kept until they are stored, of all topics."""
         return self.kept.total
 
     def partitions(self) -> list[LogProducer]:
@@ -391,7 +388,6 @@ class ProducingMember(Carrying[LogProducers]):
         return actions
 
     def _starting(self, prefix: bytes) -> list[LogProducer]:
-        """Return all partitions of topics that start so."""
         found: list[LogProducer] = []
         for index in range(bisect_left(self._sorted, prefix), len(self._sorted)):
             raw = self._sorted[index]

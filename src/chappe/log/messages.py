@@ -211,10 +211,7 @@ def _batch_header(id_: bytes, topic: str, address: str, subject: str) -> bytes:
 
 
 def encode(message: Message) -> list[bytes]:
-    """Return the frames of a message.
-
-    Raises UsageError: a topic or address is longer than 255 bytes or contains NUL.
-    """
+    """Return the frames of a message. Raises UsageError: a topic or address is longer than 255 bytes or has a NUL."""
     match message:
         case RecordMessage(topic, address, subject, sequence, content, direct):
             id_ = b"D" if direct else b"M"

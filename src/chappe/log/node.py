@@ -24,8 +24,6 @@ ASKS: Final = b"Q"  # how a question begins that the node itself answers (``log.
 
 
 class LogRole(Protocol):
-    """The core of a store, of producers or of consumers."""
-
     address: str
 
     @property
@@ -86,10 +84,8 @@ class Discovers(Protocol):
 
 
 class LogNode:
-    """A role and its discovery, which ``meet`` adds before anything else is done.
-
-    Args:
-        guard: Judges other members, where connections have keys.
+    """A role and its discovery, which ``meet`` adds before anything else is done. ``guard``: judges other members,
+    where connections have keys.
     """
 
     def __init__(self, role: LogRole, guard: Guard | None = None) -> None:
@@ -153,7 +149,6 @@ class LogNode:
         return min(self.discovery.next_timeout(), math.inf if self._choked else self.role.next_timeout())
 
     def flush(self, now: float) -> Sequence[Effect]:
-        """Let the role deliver records that it gathered while more input was pending."""
         return self.role.flush(now)
 
     def _tell_traffic(self, question: AskTraffic, now: float) -> Sequence[Effect]:

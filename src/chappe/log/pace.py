@@ -88,7 +88,6 @@ class Resuming:
         return not self._sure
 
     def holds(self, now: float) -> bool:
-        """Return True if new records are not to be published yet."""
         return not self._sure and now < self.until
 
     def beyond(self, next_: int, published: int) -> bool:

@@ -140,10 +140,8 @@ def where_kept(host: str, directory: str) -> bytes:
 def reading_of(
     address: str, identity: str, kept: bytes, committed: Mapping[Key, int], heads: Mapping[Key, int], most: int
 ) -> Reading:
-    """Report how far a consumer has committed: at most so many partitions, those that are furthest behind.
-
-    Args:
-        heads: Where partitions end, as far as the consumer knows.
+    """Report how far a consumer has committed: at most so many partitions, those that are furthest behind. ``heads``:
+    where partitions end, as far as the consumer knows.
     """
     furthest = nlargest(most, committed.items(), key=lambda each: heads.get(each[0], 0) - each[1])
     positions = []
@@ -154,10 +152,8 @@ def reading_of(
 
 
 class Traffic:
-    """Counts for one node.
-
-    ``names`` are labels by address, and ``readers`` report the positions of a consumer, at most so many, by its
-    address; the node's owner fills in both.
+    """Counts for one node. ``names`` are labels by address, and ``readers`` report the positions of a consumer, at most
+    so many, by its address; the node's owner fills in both.
     """
 
     def __init__(self) -> None:
@@ -185,7 +181,6 @@ class Traffic:
     def answer(
         self, question: AskTraffic, carries: Iterable[str], waiting: int, full: bool, now: float
     ) -> TrafficTold | None:
-        """Return the answer to a question; None for none, as there are too many."""
         if len(self._told) == ANSWERS_MAX and now - self._told[0] < 1.0:
             return None
         self._told.append(now)

@@ -88,10 +88,8 @@ HELLOS_MAX = 1_000  # stores that are waited for; further ones are not
 
 
 class Beyond:
-    """Positions that are not yet confirmed to be within their partitions.
-
-    Attributes:
-        told: Reported positions: beyond what all stores list, and kept.
+    """Positions that are not yet confirmed to be within their partitions. ``told``: reported ones, beyond what all
+    stores list, and kept.
     """
 
     def __init__(self, positions: Mapping[Key, int], delivery: Delivery, sources: Sources) -> None:
@@ -117,7 +115,6 @@ class Beyond:
             self._doubtful[key] = at
 
     def forget(self, key: Key) -> None:
-        """A partition is not read here any more."""
         if key in self._doubtful:
             self._settled(key)
 

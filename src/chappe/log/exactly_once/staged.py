@@ -50,10 +50,8 @@ class SinkState:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A commit that is decided: which pieces, and at which offsets.
-
-    ``attempts`` are task, attempt and number of pieces, in the order of their records; ``ranges`` are topic,
-    partition, first offset and the one after the last.
+    """A commit that is decided: which pieces, and at which offsets. ``attempts`` are task, attempt and number of
+    pieces, in the order of their records; ``ranges`` are topic, partition, first offset and the one after the last.
     """
 
     sink: str
@@ -119,10 +117,8 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """Commit.
-
-    ``attempts`` are task, attempt, pieces and rows in the order of their records; ``bases`` are topic, partition and
-    the offset of the first record there.
+    """Commit. ``attempts`` are task, attempt, pieces and rows in the order of their records; ``bases`` are topic,
+    partition and the offset of the first record there.
     """
 
     sink: str
@@ -198,7 +194,6 @@ def decide(commit: CommitBatch, pieces: Sequence[PieceAt]) -> Intent:
 
 
 def with_batch(state: SinkState, intent: Intent) -> SinkState:
-    """Return the state of a sink after a commit."""
     ends = dict(state.ends) | {topic: next_ for topic, _, _, next_ in intent.ranges}
     return replace(state, batch=intent.batch, ends=tuple(ends.items()))
 

@@ -103,10 +103,8 @@ class Gathering:
     def add_values(
         self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None
     ) -> list[LeavingBatch]:
-        """Add records without keys and headers; returns what is to leave now.
-
-        Raises:
-            RecordTooLarge, UsageError: ``add`` would refuse one of them; nothing was added.
+        """Add records without keys and headers; returns what is to leave now. Raises RecordTooLarge, UsageError:
+        ``add`` would refuse one of them; nothing was added.
         """
         self.partition_of(None, partition)
         sizes = [_RECORD_BYTES + len(value or b"") for value in values]

@@ -211,7 +211,6 @@ class Homes:
         return None
 
     def _current(self, command: StageRows | CommitRows | DropRows, now_us: int) -> _ChainSink | Fences:
-        """Return the sink of a command, if its run may write."""
         self._sweep(now_us)
         sink = self._sinks.get(command.sink)
         if sink is None or sink.run != command.run:

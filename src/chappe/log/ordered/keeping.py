@@ -66,8 +66,6 @@ class _HeadsQuestion:
 
 @dataclass(slots=True)
 class _Way:
-    """The batches of one partition that are on their way."""
-
     waiting: deque[Batch] = field(default_factory=deque)  # the store has not been given it
     given: deque[Batch] = field(default_factory=deque)  # it has, and has not written it yet
 
@@ -139,7 +137,6 @@ class Keeping:
 
     @property
     def busy(self) -> bool:
-        """True if there is something to do when the time comes."""
         return bool(self._order or self._goals)
 
     @property

@@ -60,8 +60,6 @@ class Placed(NamedTuple):
 
 
 class PartitionEnd(NamedTuple):
-    """The offset that the next record of a partition gets."""
-
     topic: str
     partition: str
     next: int
@@ -122,7 +120,6 @@ class OrderedLog:
         self.now_us = 0  # of the command that is done: see ``replication.chain.replica.TimedMachine``
 
     def apply(self, command: bytes) -> bytes:
-        """Carry out a command; return the bytes of an ``Answer``."""
         return encode(self._apply(command))
 
     def read(self, query: bytes) -> bytes:
