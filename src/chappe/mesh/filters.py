@@ -32,7 +32,6 @@ def minimal(topics: Iterable[bytes]) -> Filter:
 
 
 def union(filters: Iterable[Filter]) -> Filter:
-    """Return the filter that matches what any of ``filters`` matches."""
     return minimal({topic for each in filters for topic in each})
 
 

@@ -184,12 +184,10 @@ def portion(bodies: Sequence[bytes], messages_max: int, at: int = 0) -> int:
 
 
 def pack_onward(body: bytes, label: int) -> bytes:
-    """Return the frame that passes ``body``, of FLOWS, on along the tree that is ``label`` here."""
     return _pack_onward(len(body), body[:24], label) + body[KIND_AT:]
 
 
 def pack_detour(origin: bytes, number: int, label: int, before: int, body: bytes) -> bytes:
-    """Return the frame that sends ``body``, of one of PUBLICATIONS, another way; ``before``: so often it was before."""
     return _pack_frame(HEAD_BYTES + len(body), origin, number, label, DETOUR, before, 0, 0) + body
 
 
@@ -202,7 +200,6 @@ def parse_detour(body: bytes) -> tuple[int, bytes]:
 
 
 def inner(body: bytes) -> bytes:
-    """Return what is published by a body of FLOWS, on a detour or not."""
     return parse_detour(body)[1] if body[KIND_AT] == DETOUR else body
 
 
@@ -340,7 +337,6 @@ def time_of(body: bytes) -> int | None:
 
 
 def retimed(body: bytes, published_us: int) -> bytes:
-    """Return a body that has a time with another one."""
     return body[:-TIME_BYTES] + _pack_time(published_us)
 
 
@@ -390,10 +386,8 @@ def pack_hops(
     twice: frozenset[bytes] = frozenset(),
     waits: bool = False,
 ) -> list[Hop]:
-    """Return the hops beside ``root`` of a tree that ``children`` names, each with all below it.
-
-    To ``twice`` among the receivers another tree leads. ``root`` holds back what it publishes while somebody is full,
-    if it ``waits``.
+    """Return the hops beside ``root`` of a tree that ``children`` names, each with all below it. To ``twice`` among the
+    receivers another tree leads. ``root`` holds back what it publishes while somebody is full, if it ``waits``.
     """
     common = _WAITS if waits else 0
     found: list[Hop] = []
@@ -459,12 +453,10 @@ def parse_entries(payload: bytes) -> Iterable[tuple[int, int]]:
 
 
 def pack_holds(sender: bytes, entries: Iterable[tuple[int, int]]) -> bytes:
-    """Return the frame that holds trees or lets them go, each as label and milliseconds."""
     return pack_message(sender, NOBODY, HOLD, TTL, RESERVED_TOPIC, b"".join([_ENTRY.pack(*each) for each in entries]))
 
 
 def pack_forget(sender: bytes, labels: Iterable[int]) -> bytes:
-    """Return the frame that says which labels are not used any more."""
     return pack_message(sender, NOBODY, FORGET, TTL, RESERVED_TOPIC, b"".join(map(_LABEL.pack, labels)))
 
 

@@ -62,10 +62,8 @@ class StoreReport(NamedTuple):
 
 
 class LinksReport(NamedTuple):
-    """An answer, to the question with this ``number``.
-
-    ``tls`` is None if the endpoint does not know; ``lives`` are keys of the data store that was named, and the seconds
-    that they have left.
+    """An answer, to the question with this ``number``. ``tls`` is None if the endpoint does not know; ``lives`` are
+    keys of the data store that was named, and the seconds that they have left.
     """
 
     number: int
@@ -76,7 +74,6 @@ class LinksReport(NamedTuple):
 
 
 def ask(number: int, store: str = "") -> bytes:
-    """Return the payload of a question, which may name a data store."""
     return encode((FORMAT, number, store) if store else (FORMAT, number))
 
 

@@ -291,15 +291,12 @@ def attested(endpoint: bytes, known: Mapping[bytes, KnownEndpoint], present: Col
 
 
 def is_foreign(key: bytes, votes: Mapping[bytes, int]) -> bool:
-    """Return whether another key has more votes."""
     return max(votes.values(), default=0) > votes.get(key, 0)
 
 
 class Telling:
-    """Decides when one endpoint announces its link state.
-
-    Args:
-        version: Of its first link state; higher than any that an earlier life of this id told.
+    """Decides when one endpoint announces its link state. ``version``: of its first link state; higher than any that an
+    earlier life of this id told.
     """
 
     def __init__(self, version: int, now: float) -> None:

@@ -216,7 +216,6 @@ def parse_filter_at(body: bytes, at: int) -> tuple[Filter, int]:
 
 
 def pack_routing_update(sender: bytes, receiver: bytes, wanted: Filter) -> bytes:
-    """Return the frame that tells a peer the complete filter ``wanted``."""
     payload = pack_filter(wanted)
     if len(wanted) > FILTER_TOPICS_MAX or len(payload) > FILTER_BYTES_MAX:
         raise UsageError(
@@ -227,7 +226,6 @@ def pack_routing_update(sender: bytes, receiver: bytes, wanted: Filter) -> bytes
 
 
 def pack_ping(sender: bytes, receiver: bytes, token: bytes) -> bytes:
-    """Return the frame of a ping, which the peer answers with the same ``token``."""
     return pack_message(sender, receiver, PING, TTL, RESERVED_TOPIC, token)
 
 

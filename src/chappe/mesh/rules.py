@@ -113,10 +113,8 @@ class MeshRules:
     # -- of those beside us, by name ------------------------------------------------------------------
 
     def sending(self, name: str, kind: int, topic: bytes, payload: bytes) -> str:
-        """Return the verb that an identity lacks to send this as its own; empty if it may.
-
-        Args:
-            payload: Of a command its first ``COMMAND_HEAD`` bytes, of data nothing.
+        """Return the verb that an identity lacks to send this as its own; empty if it may. ``payload``: of a command
+        its first ``COMMAND_HEAD`` bytes, of data nothing.
         """
         if kind == COMMAND:
             return self._lacking(name, *_to_send(topic, payload))
@@ -166,7 +164,6 @@ class MeshRules:
         return not self._lacking(name, {WRITE: _WRITERS, ATTACH_CLONE: _CLONES}.get(verb, _MASTERS), store)
 
     def why_not(self, name: str, verb: str, topic: bytes) -> str:
-        """Return the reason why an identity may not do this, for people."""
         return self._decisions.why_not(name, verb, _text(_to_get(topic)[1]))
 
     def refused(self, wanted: Filter) -> dict[bytes, tuple[str, str]]:

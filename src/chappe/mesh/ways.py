@@ -135,11 +135,9 @@ class Ways:
         self.distances = originals | found
 
     def lead_to(self, endpoint: bytes) -> bool:
-        """Return whether a way leads to an endpoint of chappe."""
         return endpoint in self._parents
 
     def tree(self, receivers: frozenset[bytes]) -> Tree:
-        """The tree of shortest ways to ``receivers``, all of which have one."""
         return self._join(self._parents, receivers)
 
     def two_trees(self, receivers: frozenset[bytes]) -> list[Tree]:

@@ -200,7 +200,6 @@ class Outbox(Box[bytes]):
         return True
 
     def refuse(self, frame: bytes) -> None:
-        """Drop the frame of a message that came, whatever the policy."""
         self._count_dropped(frame, len(frame))
 
     @property

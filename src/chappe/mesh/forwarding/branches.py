@@ -124,7 +124,6 @@ class Branch:
         return [self] if self.second is None else [self, self.second]
 
     def leads_by(self, hops: list[Hop]) -> bool:
-        """Return whether it leads over these hops, and nothing of it goes another way."""
         return self.hops() == hops and not any(child.detoured for child in self.children.values())
 
     @property
@@ -173,7 +172,6 @@ class Told:
             self._bytes[conn] -= size_there(child.hop)
 
     def labels(self, conn: int) -> frozenset[int]:
-        """Return the labels of our trees that a neighbour knows."""
         return frozenset(self._links.get(conn, ()))
 
     def forget(self, conn: int) -> None:

@@ -69,7 +69,6 @@ class Congestion:
         found.sources[source.conn] = source.chappe
 
     def is_over(self, conn: int) -> None:
-        """Note that a link has room again, or is gone."""
         self._full.pop(conn, None)
         self.waits = self._paused or bool(self._full)
 
@@ -144,11 +143,7 @@ class Congestion:
 
 
 class Outboxes:
-    """The outboxes of all links.
-
-    Args:
-        blocks: Nothing is dropped while somebody can be made to wait.
-    """
+    """The outboxes of all links. ``blocks``: nothing is dropped while somebody can be made to wait."""
 
     def __init__(self, congestion: Congestion, holds: Holds, drops: Drops, blocks: bool) -> None:
         self.full: dict[int, Link] = {}  # nothing more is taken for them, or older messages give way

@@ -123,10 +123,8 @@ class Flooding:
             self._compare_at = -inf
 
     def set_rules(self, forwards: bool, now: float) -> None:
-        """Take other permissions; ``forwards``: we may pass on link states of others.
-
-        Those that nobody believed before are compared: at once, and once more when the neighbour has these permissions
-        too.
+        """Take other permissions; ``forwards``: we may pass on link states of others. Those that nobody believed before
+        are compared: at once, and once more when the neighbour has these permissions too.
         """
         begins, self._forwards = forwards and not self._forwards, forwards
         believed, self._believed = self._believed, set(filter(self._is_believed, self._links))

@@ -57,10 +57,8 @@ class _Hold:
 
 
 class Holds:
-    """The full subscribers and peers here, and the trees that they or hops below hold.
-
-    Args:
-        patience_s: How long a subscriber that takes nothing is waited for.
+    """The full subscribers and peers here, and the trees that they or hops below hold. ``patience_s``: how long a
+    subscriber that takes nothing is waited for.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -148,7 +146,6 @@ class Holds:
             self._tell(branch)
 
     def runs_ahead(self, branch: Branch) -> bool:
-        """Return whether too much is under way along a tree."""
         return branch in self._ahead
 
     def got_on(self, branch: Branch, now: float) -> None:
@@ -205,7 +202,6 @@ class Holds:
         return found
 
     def _look_at_peers(self, now: float) -> None:
-        """Look what peers have taken, as nobody tells."""
         for holder, full in self.full.items():
             if not isinstance(holder, int):
                 if full.taken != holder.outbox.taken:
@@ -213,7 +209,6 @@ class Holds:
                 full.taken_at = max(full.taken_at, holder.progress_at)
 
     def _wait(self, branch: Branch, until: float, now: float) -> None:
-        """Let a tree of ours wait until a moment."""
         if (now < until) is not (branch in self.waits):
             self.turned += 1
             if now < until:

@@ -52,10 +52,8 @@ FAILED: Final = "that on_forward failed on"
 
 
 class ForwardFilter:
-    """Shows passing messages to a function; while ``shows`` is None all pass unseen.
-
-    Args:
-        originals: Links to originals, by peer: what goes on to them, too, is shown once nevertheless.
+    """Shows passing messages to a function; while ``shows`` is None all pass unseen. ``originals``: links to originals,
+    by peer: what goes on to them, too, is shown once nevertheless.
     """
 
     def __init__(self, drops: Drops, originals: Mapping[bytes, Link]) -> None:
@@ -130,10 +128,8 @@ class Refusal:
 
 
 class Refusals:
-    """The counts of one endpoint; they only rise.
-
-    Attributes:
-        heard: Told of each, if somebody wants to hear: identity, verb, the topic or none, how often.
+    """The counts of one endpoint; they only rise. ``heard``: told of each, if somebody wants to hear: identity, verb,
+    the topic or none, how often.
     """
 
     def __init__(self) -> None:
@@ -152,7 +148,6 @@ class Refusals:
         self.total += count
 
     def listed(self) -> list[Refusal]:
-        """Return all counts, by identity and verb."""
         return [Refusal(*key, count) for key, count in sorted(self._counts.items())]
 
 

@@ -109,7 +109,6 @@ class KeptMessages:
         self._came = 0  # messages since the last confirmation, and KiB of them
 
     def peers(self, branch: Branch) -> list[Link]:
-        """The links that a tree of ours begins with, and its second one."""
         return [self._links[peer] for peer in dict.fromkeys([peer for each in branch.both() for peer in each.children])]
 
     def told_by(self, peer: bytes) -> frozenset[int]:

@@ -58,7 +58,6 @@ class LastExchange:
         self._judge = judge
 
     def want(self, subscriber: int) -> None:
-        """Note a subscriber that wants the last values of its topics, too."""
         self.newest.setdefault(subscriber, Newest())
         self.asking.begin(subscriber)
 

@@ -58,9 +58,7 @@ def is_newer(place: int, number: int, than: tuple[int, int]) -> bool:
 
 class KeptLastValues:
     """The newest message of each topic; the topics that nothing was published to for longest are forgotten.
-
-    Args:
-        topics_max: So many topics, and ``LAST_VALUES_BYTES_MAX`` of them with their payloads.
+    ``topics_max``: so many topics, and ``LAST_VALUES_BYTES_MAX`` of them with their payloads.
     """
 
     def __init__(self, topics_max: int) -> None:
@@ -141,8 +139,6 @@ class Newest:
 
 
 class LastQuestions:
-    """The questions of one endpoint, on behalf of its subscribers."""
-
     def __init__(self) -> None:
         self.due = inf
         self._subscribers: set[int] = set()
@@ -219,7 +215,6 @@ class LastAnswers:
 
 
 def pack_question(subscriber: int, prefixes: Iterable[bytes]) -> bytes:
-    """Return the payload that asks for the last values of all topics that begin so."""
     return _NUMBER.pack(subscriber) + pack_filter(minimal(prefixes))
 
 

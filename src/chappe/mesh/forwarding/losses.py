@@ -44,7 +44,6 @@ class LossReason(IntEnum):
 
     @property
     def on_one(self) -> LossReason:
-        """The same reason for a loss on one of two ways."""
         return _ON_ONE.get(self, self)
 
 

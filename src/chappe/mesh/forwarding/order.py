@@ -82,7 +82,6 @@ class Order:
                 self.due = -inf
 
     def holds(self, keys: Keys, number: float = inf) -> bool:
-        """Return whether a message with these keys and this number of its origin has to wait."""
         return _holds(self.held, keys, number)
 
     def came_back(self, keys: Keys, number: int) -> None:

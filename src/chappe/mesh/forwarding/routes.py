@@ -35,10 +35,8 @@ class TopicSubscriptions:
         self._asking: set[int] = set()  # subscribers
 
     def add(self, subscriber: int, topics: Iterable[bytes], kind: int, times: bool = False) -> bool:
-        """Add prefixes; return whether the filter, or ``asks_times``, changed.
-
-        Raises:
-            UsageError: A topic is too long, or the filter would be too large to be announced; nothing is added.
+        """Add prefixes; return whether the filter, or ``asks_times``, changed. Raises UsageError: a topic is too long,
+        or the filter would be too large to be announced; nothing is added.
         """
         new = set(topics)
         kept = self._checked(new)
@@ -210,7 +208,6 @@ class Routes:
         return route
 
     def make_ready(self, route: Route, topic: bytes) -> None:
-        """Find where it leads elsewhere, as a program here publishes."""
         self._lead(route, self._topology.receivers(topic), topic)
 
     def _lead(self, route: Route, receivers: frozenset[bytes], topic: bytes) -> None:

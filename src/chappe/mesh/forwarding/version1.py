@@ -52,7 +52,6 @@ class Originals:
         return self._judge.subscribed(link, wanted)
 
     def refilter(self) -> None:
-        """Apply changed permissions to the filters of originals."""
         for link in self.links.values():
             if not link.blocked:
                 self._topology.set_original_filter(link.peer_id, self._judge.subscribed(link, link.filter))
@@ -127,7 +126,6 @@ class Originals:
         return [Report(PeerBlocked(culprit, seconds))]
 
     def unblock(self, originals: Sequence[bytes]) -> None:
-        """Try these again; settle afterwards."""
         for each in originals:
             link = self.links[each]
             link.blocked = False

@@ -31,10 +31,8 @@ ONCE: Final = Retry()
 
 
 class Target:
-    """An address that is dialled, or is peered with.
-
-    ``dial`` is set while it is being connected, ``conn`` from then on, ``peer_id`` while the peering stands; then
-    ``conn`` is None if it stands over another connection.
+    """An address that is dialled, or is peered with. ``dial`` is set while it is being connected, ``conn`` from then
+    on, ``peer_id`` while the peering stands; then ``conn`` is None if it stands over another connection.
     """
 
     __slots__ = ("address", "conn", "dial", "failures", "peer_id", "retry", "stale_s", "tickets")

@@ -91,15 +91,11 @@ class DropConn:
 
 @dataclass(frozen=True, slots=True)
 class OriginatorSyn:
-    """The filter of the originator."""
-
     filter: Filter
 
 
 @dataclass(frozen=True, slots=True)
 class ResponderSynAck:
-    """The filter of the responder."""
-
     filter: Filter
 
 

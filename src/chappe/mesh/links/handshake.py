@@ -64,8 +64,6 @@ class HandshakeState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """Send ``frame``, its length included."""
-
     frame: bytes
 
 
@@ -115,10 +113,8 @@ _GREETING: Final = frozenset(
 
 
 class PeerHandshake:
-    """The handshake of the connection ``conn``. Every method returns what to do, in order.
-
-    Args:
-        refusal: Why no endpoint with this id is taken over this connection, and the code for that; None if one is.
+    """The handshake of the connection ``conn``. Every method returns what to do, in order. ``refusal``: why no endpoint
+    with this id is taken over this connection, and the code for that; None if one is.
     """
 
     def __init__(
@@ -150,7 +146,6 @@ class PeerHandshake:
         self._version = VERSIONS[0]  # that was selected
 
     def start(self) -> list[Step]:
-        """Begin, as the connection is open (and its TLS stands)."""
         return [_send(self._hello() if self.dialled else Probe())]
 
     def take(self, body: bytes) -> list[Step]:

@@ -132,8 +132,6 @@ class PeerInfo:
 
 
 class Link:
-    """One connection, from its first byte on."""
-
     def __init__(
         self, conn: int, address: Address, target: Target | None, handshake: PeerHandshake, outbox: Outbox, now: float
     ) -> None:

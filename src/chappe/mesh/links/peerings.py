@@ -227,9 +227,7 @@ class Peerings:
 
     def handle_gone(self, conn: int, reason: str, now: float) -> list[Effect]:
         """Note that a connection is gone: the peer closed it, it broke, its input was refused, or a dial failed.
-
-        Args:
-            reason: A part of a sentence.
+        ``reason``: a part of a sentence.
         """
         link = self.links.get(conn)
         if link is None:
@@ -316,7 +314,6 @@ class Peerings:
         return [*actions, Resolve(ticket, True)]
 
     def _linked(self, address: Address) -> Link | None:
-        """Return the link that was dialled at an address, stands for it, or was accepted from it."""
         target = self._dialling.targets.get(address)
         wanted = None if target is None else target.peer_id
         for link in self.links.values():
@@ -456,7 +453,6 @@ class Peerings:
         return actions
 
     def _take_last(self, conn: int, bytes_max: int) -> list[bytes]:
-        """Take frames of a connection that is closed when it is empty."""
         if conn not in self._closing:
             return []
         frames = self._closing[conn].outbox.take(bytes_max)
@@ -466,7 +462,6 @@ class Peerings:
         return frames
 
     def _closed_at_last(self, conn: int) -> None:
-        """Note that a connection that was to be emptied is gone."""
         if conn in self._closing:
             self._deadlines.clear(("empty", conn))
             self.router.give_up(self._closing.pop(conn))

@@ -112,7 +112,6 @@ class PeerTable:
         return PeerStatus.UNKNOWN if entry is None else entry.status
 
     def connection(self, peer_id: bytes) -> int | None:
-        """Return the connection that has the peer, from its claim on."""
         entry = self._entries.get(peer_id)
         return None if entry is None else entry.conn
 
