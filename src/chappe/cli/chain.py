@@ -15,7 +15,7 @@ from chappe.cli import dashboard, options
 from chappe.cli.chain_demo import demo
 from chappe.cli.console import hear_warnings, say, show_json
 from chappe.cli.listing import PIPE_WIDTH
-from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped
+from chappe.cli.serving import STEP_S, Display, Numbers, ServerIdentity, serves, show, stopped
 from chappe.cli.watching import watchable
 from chappe.data.markup import many
 from chappe.errors import NoChain
