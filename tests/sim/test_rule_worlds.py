@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.worlds.log.standin.rules import ForwardRules, Rules
+from tests.sources import needs_sources
+from tests.worlds.log.rules import ForwardRules, Rules
 
+from chappe.log import guard
 from chappe.log.guard import Guard
 from chappe.log.messages import Message
 from chappe.log.queries import Answer, ErrorAnswer, Request
 from chappe.sim.world import Settings
+from chappe.storage.key_files import WatchedPermissions
+from chappe.testing.machine import Host
 
-CHUNK = 20
-SEEDS = 40  # the command plays more of them
+CHUNK = 5
+SEEDS = 10  # the command plays more of them
 KINDS = (Rules, ForwardRules)
 
 
@@ -73,3 +77,25 @@ def test_a_guard_that_lets_through_what_it_should_not_is_caught(
         monkeypatch.setattr(Guard, name, function)
 
     assert any((Rules(seed).play().failure or "").startswith("order") for seed in range(3))
+
+
+def caught(promise: str, *seeds: int, kind: type[Rules] = Rules) -> None:
+    failures = [kind(seed).play().failure or "" for seed in seeds]
+    assert any(each.startswith(promise) for each in failures), failures
+
+
+def test_who_is_revoked_and_is_not_cut_off_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Host, "cut", lambda self, ports: None)
+    caught("rules", 22)
+
+
+def test_permissions_that_are_handed_on_and_not_taken_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WatchedPermissions, "offer", lambda self, raw: False)
+    monkeypatch.setattr(Rules, "settle_max_s", 40.0)
+    caught("rules", *range(4))
+
+
+def test_a_list_of_partitions_that_begins_anew_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_sources()
+    monkeypatch.setattr(guard, "VERSION_BITS", 40)
+    caught("order", 2, kind=ForwardRules)

@@ -12,8 +12,8 @@ from tests.worlds.gateways import Gateways
 from tests.worlds.kv.chain_scenario import KvChain
 from tests.worlds.kv.lossy import KvLossy
 from tests.worlds.kv.scenario import Kv
+from tests.worlds.log.rules import ForwardRules, Rules
 from tests.worlds.log.scenario import Forward, Log, Sink
-from tests.worlds.log.standin.rules import ForwardRules, Rules
 from tests.worlds.maps.scenario import Maps
 from tests.worlds.mesh.real.scenario import Mesh
 from tests.worlds.mesh.rules import RuledMesh

@@ -80,7 +80,7 @@ class Resident:
         try:
             with self.world.stage.on(self.place.name):
                 self.now = self.life(self.world, self)
-        except self.life.cannot as error:
+        except (*self.life.cannot, *self.world.cannot) as error:
             if self.now is None or not self.now.alive:  # else it was killed, and begun again, while it waited
                 self.world.hosts.pop(self.name, None)
             self.world.trace(None, "%s cannot start: %s", self.name, error)

@@ -32,6 +32,7 @@ from chappe.sim.world import Violation
 BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FAR: Final = datetime(2100, 1, 1, tzinfo=UTC)
 MARK: Final = b"plain text "  # in all that is to be sealed
+AUTHORITY: Final = "the authority"
 LOOK_S: Final = 1.0  # between two looks of a program at its files
 
 
@@ -42,20 +43,21 @@ def private_of(name: str) -> bytes:
 
 
 @cache
-def _signing(name: str) -> ec.EllipticCurvePrivateKey:
+def signing_key_of(name: str) -> ec.EllipticCurvePrivateKey:
+    """Somebody's key to sign with."""
     return ec.derive_private_key(int.from_bytes(sha256(b"signs " + name.encode()).digest()), ec.SECP256R1())
 
 
 @cache
 def sign_of(name: str) -> Sign:
     """What signs as somebody."""
-    return signer(_signing(name))
+    return signer(signing_key_of(name))
 
 
 @cache
 def pem_of(name: str) -> bytes:
     """The file of somebody's keys, as ``chappe keys`` writes it."""
-    keys = _signing(name), X25519PrivateKey.from_private_bytes(private_of(name))
+    keys = signing_key_of(name), X25519PrivateKey.from_private_bytes(private_of(name))
     form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     return b"".join([each.private_bytes(*form) for each in keys])
 
@@ -63,17 +65,30 @@ def pem_of(name: str) -> bytes:
 @cache
 def points_of(name: str) -> tuple[bytes, bytes]:
     """Somebody's public keys: of X25519, and to check what is signed."""
-    return public_of(private_of(name)), point_of(_signing(name).public_key())
+    return public_of(private_of(name)), point_of(signing_key_of(name).public_key())
 
 
 @cache
+def check_of(name: str) -> Check:
+    """What checks somebody's signatures."""
+    return verifier(point_of(signing_key_of(name).public_key()))
+
+
 def authority_check() -> Check:
     """What checks the authority's signatures."""
-    return verifier(point_of(_signing("the authority").public_key()))
+    return check_of(AUTHORITY)
 
 
-def signed_file(permissions: Permissions) -> bytes:
-    """The file of these permissions, as the authority has signed it."""
+def identity_of(
+    name: str, *, role: str = "member", endpoint: UUID | None = None, revoked: datetime | None = None
+) -> Identity:
+    """Somebody as permissions name him."""
+    curve, signs = points_of(name)
+    return Identity(name, role, curve, endpoint, FAR, signs, revoked)
+
+
+def signed_file(permissions: Permissions, authority: str = AUTHORITY) -> bytes:
+    """The file of these permissions, as an authority has signed it."""
     lines = [
         f"version = {permissions.version}",
         f"issued = {moment(permissions.issued)}",
@@ -90,7 +105,7 @@ def signed_file(permissions: Permissions) -> bytes:
             text = with_line(text, each.name, "revoked", each.revoked)
     for group in permissions.sealed:
         text = with_group(text, group)
-    return signed(text.encode(), sign_of("the authority"))
+    return signed(text.encode(), sign_of(authority))
 
 
 class Authority:
@@ -102,6 +117,7 @@ class Authority:
         now_us: The time of day, in microseconds since 1970 UTC.
         endpoint_of: The endpoint id that somebody's certificate names; None if it names none.
         rules: What the permissions allow beside.
+        others: Whom it knows beside, who are of no group.
 
     Attributes:
         versions: All permissions so far.
@@ -117,21 +133,24 @@ class Authority:
         now_us: Callable[[], int],
         endpoint_of: Callable[[str], UUID | None] = lambda name: None,
         rules: tuple[Rule, ...] = (),
+        others: Iterable[str] = (),
     ) -> None:
         self._rng = Random(f"authority {seed}")
         self._now_us = now_us
         self._keeper = GroupAuthority(self._rng.randbytes(KEY_BYTES))
         self._rules = rules
         self._identities: dict[str, Identity] = {}
-        for name in names:
-            curve, signs = points_of(name)
-            self._identities[name] = Identity(name, "member", curve, endpoint_of(name), FAR, signs=signs)
+        self.names = tuple(names)
+        for name in (*self.names, *others):
+            self._identities[name] = identity_of(name, endpoint=endpoint_of(name))
         self._topics = {name: topics for name, (topics, _) in groups.items()}
         self.members = {name: set(members) for name, (_, members) in groups.items()}
         self.versions: list[Permissions] = []
         self._secrets: dict[bytes, tuple[str, int]] = {}  # whose they are: group and epoch
         self.chains = {name: KeyChain(name, self._keeper.public) for name in groups}
-        self.entitled: dict[tuple[str, str], set[int]] = {(group, name): set() for group in groups for name in names}
+        self.entitled: dict[tuple[str, str], set[int]] = {
+            (group, name): set() for group in groups for name in self._identities
+        }
         self._follow()
 
     @property
@@ -217,11 +236,11 @@ class Authority:
 
     def _add(self, group: str, change: Change) -> None:
         before = self.keys(group).version and self.keys(group).newest.number
-        self.chains[group].add(change, sign_of("the authority"))
+        self.chains[group].add(change, sign_of(AUTHORITY))
         newest = self.keys(group).newest.number
         for name in self.members[group] if newest != before else ():
             self.entitled[group, name].add(newest)
-        for name in self._identities:
+        for name in self.names:
             self._look(group, name, range(1 if newest == before else newest, newest + 1))
 
     def _look(self, group: str, name: str, epochs: range) -> None:

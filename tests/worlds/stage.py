@@ -88,6 +88,11 @@ class Stage(TestWorld):
             if not host.killed:
                 raise
 
+    def set_clocks(self, world: SimWorld, ahead_us: int) -> None:
+        """Set the time of day of all hosts, and the world's, so far ahead."""
+        world.clock.wall_jump_us += ahead_us
+        self._scheduler._began_ns += ahead_us * 1000
+
     # -- what the network does beside cuts ------------------------------------------------------------------
 
     def links(self, *names: str) -> list[Any]:
@@ -122,6 +127,7 @@ class StagedWorld(SimWorld):
     """A world whose members are users' objects on a stage."""
 
     stage: Stage  # made by the scenario
+    cannot: tuple[type[Exception], ...] = ()  # begin, for now, who is refused by others
 
     def __init__(self, seed: int, settings: Any = None, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, settings, tell)

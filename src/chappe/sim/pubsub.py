@@ -29,7 +29,6 @@ class PubSub(SimNetwork):
         self.publishers: dict[str, SimPublisher] = {}
         self.routers: dict[str, SimRouter] = {}  # query sockets
         self.dialogues = 0
-        self.judge: Judge | None = None  # where there are rules
         self.stuck: dict[Pipe, None] = {}  # pipes that deliver nothing until ``unstick``
         self.query_loss = 0.0
         self.message_loss = 0.0
@@ -52,19 +51,6 @@ class PubSub(SimNetwork):
         stuck, self.stuck = self.stuck, {}
         for each in stuck:
             each.resume()
-
-    def comes_in(self, one: str, two: str) -> bool:
-        return self.reachable(one, two) and (self.judge is None or self.judge.admits(one, two))
-
-
-class Judge(Protocol):
-    """Decides who comes in anywhere in a world, and who judges whose messages."""
-
-    def admits(self, one: str, two: str) -> bool:
-        """Return True if each of two members lets the other in."""
-
-    def hears(self, subscriber: Any, publisher: Any) -> Callable[[Message], None]:
-        """Return the function that takes a publisher's messages for a subscriber."""
 
 
 class SimSubscriber(Protocol):
@@ -219,7 +205,6 @@ class SimLink:
         "closed",
         "down",
         "endpoint",
-        "granted",
         "publisher",
         "rest",
         "subscriber",
@@ -238,7 +223,6 @@ class SimLink:
         self.rest: Pipe | None = None  # messages of a publisher that has ended
         self.asked: list[bytes] = []  # what the subscriber told this publisher
         self.wanted: dict[bytes, None] = {}  # what the publisher sends: it may know better, see Host.on_subscription
-        self.granted: dict[bytes, list[bytes]] = {}  # where there are rules: what was honoured of each prefix
         self._matches: tuple[bytes, ...] | None = None
         net.clock.after(net.delay(), self._dial)
 
@@ -247,7 +231,7 @@ class SimLink:
             return
         net = self._net
         publisher = net.publishers.get(self.endpoint)
-        if publisher is None or not net.comes_in(self.subscriber.name, publisher.name):
+        if publisher is None or not net.reachable(self.subscriber.name, publisher.name):
             net.failed[Dial] += 1
             self._redial()
             return
@@ -255,11 +239,10 @@ class SimLink:
             net.failed[Dial] += 1
             return
         self.publisher = publisher
-        self.asked, self.wanted, self.granted, self._matches = [], {}, {}, None
+        self.asked, self.wanted, self._matches = [], {}, None
         self.up = Pipe(net, publisher, self._on_subscription, 10_000, what=Subscribe)
         subscriber = self.subscriber
-        hear = self.hearing() if net.judge is None else net.judge.hears(subscriber, publisher)
-        self.down = Pipe(net, subscriber, hear, net.queue_max, subscriber.paused, Publish, subscriber.flush)
+        self.down = Pipe(net, subscriber, self.hearing(), net.queue_max, subscriber.paused, Publish, subscriber.flush)
         publisher.listeners[self] = None
         # All in one piece: libzmq sends what a new connection subscribes to in one go.
         self.up.send([(True, prefix) for prefix in sorted(subscriber.wants)])
@@ -339,11 +322,10 @@ class SimLink:
         self.publisher = self.up = self.down = None
         down.close()
         up.close()
-        asked = [each for each in self.asked if self.granted.get(each, [each])]
         if notice_s:
-            self._net.clock.after(notice_s, publisher.on_listener_gone, self, asked)
+            self._net.clock.after(notice_s, publisher.on_listener_gone, self, self.asked)
         else:
-            publisher.on_listener_gone(self, asked)
+            publisher.on_listener_gone(self, self.asked)
         if not self.closed:
             self._redial()
 
@@ -383,7 +365,7 @@ class Dialogue:
         """Send a request; lost if nobody is there or the network is bad."""
         net = self._net
         store = net.routers.get(self._endpoint)
-        if store is None or not net.comes_in(self.asker.name, store.name) or self._bad_luck():
+        if store is None or not net.reachable(self.asker.name, store.name) or self._bad_luck():
             net.failed[Ask] += 1
             return
         if self._requests is None:
@@ -392,7 +374,7 @@ class Dialogue:
 
     def _arrived(self, thing: tuple[int, bytes, bytes]) -> None:
         store = self._net.routers.get(self._endpoint)
-        if store is not None and self._net.comes_in(self.asker.name, store.name):
+        if store is not None and self._net.reachable(self.asker.name, store.name):
             store.on_query(self, *thing)
 
     def reply(self, request_id: int, raw: bytes, batches: tuple[bytes, ...]) -> None:

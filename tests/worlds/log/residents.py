@@ -38,7 +38,9 @@ KEYED: Final = 0.1
 
 
 class LogLife(Life):
-    """One life of a member of the log."""
+    """One life of a member of the log; ``ports`` are its node's."""
+
+    ports: Any
 
     def look(self) -> None:
         """See what it reports."""
@@ -62,6 +64,7 @@ class LogLife(Life):
             StorageError,
             Closed,
             IdentityRolledBack,
+            *self.world.cannot,
         ) as error:  # a producer says what is left; its host may die meanwhile
             self.world.trace(self, "closes, and says: %s", error)
 
@@ -81,7 +84,9 @@ class StoreLife(LogLife, StoreSubject):
         world.disk_of[self.address] = self.disk
 
     def _open(self, world: Any) -> Store:
-        return Store(self.disk.directory, tower=world.tower_address, retention=self.retention)
+        return Store(
+            self.disk.directory, tower=world.tower_address, retention=self.retention, security=world.security(self.name)
+        )
 
 
 class ForwarderLife(StoreLife):
@@ -91,7 +96,7 @@ class ForwarderLife(StoreLife):
         mine = world.forwarders[self.name]
         others = [each for each in world.forwarders.values() if each != mine]
         return Forwarder(self.disk.directory, listen=mine, peers=others, retention=self.retention,
-                         originals=world.tower_of_originals(self.name))  # fmt: skip
+                         originals=world.tower_of_originals(self.name), security=world.security(self.name))  # fmt: skip
 
 
 class ProducerLife(LogLife, ProducerSubject):
@@ -105,6 +110,7 @@ class ProducerLife(LogLife, ProducerSubject):
         self.face = Producer(
             resident.topic,
             **world.where,
+            security=world.security(resident.place.name),
             min_acks=resident.min_acks,
             on_full="error",
             identity=resident.identity,
@@ -234,7 +240,7 @@ class ProducerLife(LogLife, ProducerSubject):
     def _try(self, call: Callable[[], Any]) -> bool:
         try:
             call()
-        except (BufferFull, StorageError, TimedOut, IdentityRolledBack) as error:
+        except (BufferFull, StorageError, TimedOut, IdentityRolledBack, *self.world.cannot) as error:
             self.world.trace(self, "cannot: %s", error)
             self.world.failed[JournalBatch] += isinstance(error, StorageError)
             return False
@@ -256,7 +262,10 @@ class ProducerLife(LogLife, ProducerSubject):
         return done
 
     def _wait(self, offset: int) -> None:
-        self.face.delivered(offset).add_done_callback(self._delivered)
+        try:
+            self.face.delivered(offset).add_done_callback(self._delivered)
+        except self.world.cannot:
+            self.soon(RETRY_S, self._wait, offset)
 
     def _delivered(self, done: Future[int]) -> None:
         if not self.alive or done.cancelled() or done.exception() is not None:
@@ -272,7 +281,7 @@ class ProducerLife(LogLife, ProducerSubject):
         world = self.world
         world.serial += 1
         size: int = world.rng.choice((0, 0, 3, 40, 400))
-        return b"%d:" % world.serial + b"x" * size
+        return world.mark + b"%d:" % world.serial + b"x" * size  # type: ignore[no-any-return]
 
 
 class ConsumerLife(LogLife, ConsumerSubject):
@@ -288,6 +297,7 @@ class ConsumerLife(LogLife, ConsumerSubject):
         self.face = Consumer(
             *map(str, resident.filters),
             **world.where,
+            security=world.security(resident.place.name),
             reset="last-value" if resident.last else "earliest",
             identity=identity,
             stored=bool(resident.min_acks),
@@ -324,9 +334,16 @@ class ConsumerLife(LogLife, ConsumerSubject):
             self.soon(self.slow_s * self.world.rng.random(), self._take)
 
     def _take(self) -> None:
-        world = self.world
         self._due = False
         self.look()  # an event is told before the records behind it
+        try:
+            self._take_all()
+        except self.world.cannot as error:
+            self.world.trace(self, "cannot: %s", error)
+            self.soon(RETRY_S, self._ready)
+
+    def _take_all(self) -> None:
+        world = self.world
         batch = self.face.take()
         while batch is not None:
             world.trace(self, "gets %s/%s %d..%d", batch.topic, batch.partition[:6], batch.first, batch.next - 1)
@@ -388,9 +405,13 @@ class ConsumerLife(LogLife, ConsumerSubject):
         self.filters = tuple(each for each in self.filters if each != wanted)
 
     def subscribe(self, wanted: Filter) -> None:
-        """Consume further topics."""
-        self.face.subscribe(str(wanted))
-        self.filters = (*self.filters, wanted)
+        """Consume further topics, once that is allowed."""
+        try:
+            self.face.subscribe(str(wanted))
+        except self.world.cannot:
+            self.soon(RETRY_S, self.subscribe, wanted)
+        else:
+            self.filters = (*self.filters, wanted)
 
 
 class StoreResident(Resident):
@@ -506,13 +527,12 @@ class ProducerResident(Resident):
 class ConsumerResident(Resident):
     """A consumer; one that lasts goes on from what it has committed."""
 
-    life = ConsumerLife
-
     def __init__(
         self, world: Any, name: str, place: Place, filters: list[Filter], *, lasting: bool, last: bool, min_acks: int,
         max_age_s: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(world, name, place)
+        self.life = world.consumer_life
         self.max_age_s = max_age_s
         self.filters = filters
         self.lasting = lasting
@@ -538,6 +558,11 @@ class TowerPlace:
         self.up = False
         self.restart()
 
+    @property
+    def gate(self) -> Any:
+        """That of its sockets, where there are keys."""
+        return self.tower._node.gate
+
     def kill(self) -> None:
         """End it."""
         if self.up:
@@ -550,4 +575,4 @@ class TowerPlace:
         if not self.up:
             self.up = True
             with self.world.stage.on(self.name):
-                self.tower = Tower(self.address)
+                self.tower = Tower(self.address, security=self.world.security(self.name))

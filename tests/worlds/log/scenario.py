@@ -21,6 +21,7 @@ from tests.worlds.log.originals import OriginalProducer, OriginalResident, Origi
 from tests.worlds.log.reach import Originals, Shared
 from tests.worlds.log.residents import (
     KEYED,
+    ConsumerLife,
     ConsumerResident,
     ForwarderLife,
     ProducerLife,
@@ -54,6 +55,7 @@ from chappe.log.storage import AppendRecords
 from chappe.runtime import log_seats, store_ports
 from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.store_ports import StorePorts
+from chappe.security import Keys
 from chappe.sim.world import Excused, Outcome, Settings, Violation
 from chappe.storage import journal
 from chappe.storage.segments import scrub
@@ -74,6 +76,10 @@ class Log(DisturbedWorld, WatchedLog):
     ground_faults: LogFaults
     original_stores = ORIGINALS
     sinks = 0.25  # of the worlds have queries that write exactly once
+    sealing = SEALED
+    sharing = 0.4  # of the members live where others of their kind do
+    mark = b""  # begins each value
+    consumer_life: type[ConsumerLife] = ConsumerLife
     lengths_s: ClassVar[tuple[float, ...]] = (2.0, 4.0, 8.0)
 
     def __init__(
@@ -107,7 +113,7 @@ class Log(DisturbedWorld, WatchedLog):
         self.alone = late.random() < ALONE
         self.rotate_bytes = late.choice((1_000, ROTATE_BYTES))
         self.queries: list[Query] = []
-        self.sealed = not (self.lasts or self.ages) and late.random() < SEALED
+        self.sealed = not (self.lasts or self.ages) and late.random() < self.sealing
         self.trims = Trims(self)
         self.stage = Stage(self, self._replaced(cores or Cores()))
         self.usual_disk_s = self.rng.choice(USUAL_S)
@@ -166,10 +172,14 @@ class Log(DisturbedWorld, WatchedLog):
 
         return watched
 
+    def security(self, host: str) -> Keys | None:
+        """Return the identity of a host, in worlds with keys."""
+        return None
+
     # -- who lives here -----------------------------------------------------------------------------------------
 
     @property
-    def where(self) -> dict[str, str]:
+    def where(self) -> dict[str, Any]:
         """How producers and consumers are told to meet others."""
         return {"tower": self.tower_address}
 
@@ -229,8 +239,8 @@ class Log(DisturbedWorld, WatchedLog):
 
     def _place(self, name: str, kind: type[Resident]) -> Place:
         """A host of its own, or that of others of its kind, with which it shares a node then."""
-        shared = [each for each in self.places if each.residents and isinstance(each.residents[0], kind) and each.up]
-        if kind is not StoreResident and shared and self.rng.random() < 0.4:
+        shared = [each for each in self.places if each.residents and type(each.residents[0]) is kind and each.up]
+        if kind is not StoreResident and shared and self.rng.random() < self.sharing:
             return self.rng.choice(shared)
         place = Place(self, name)
         self.stage.disk(name).slow(self.usual_disk_s)
@@ -351,17 +361,17 @@ class Forward(Log):
         self.forwarders = {f"forwarder{n}": f"127.0.0.1:{7000 + 10 * n}" for n in range(2)}
 
     @property
-    def where(self) -> dict[str, str]:
+    def where(self) -> dict[str, Any]:
         """How producers and consumers are told to meet others."""
         return {"forwarders": ",".join(self.forwarders.values())}
 
     @property
     def tower_address(self) -> str:
         """What originals are given as their towers."""
-        return ",".join(map(self.tower_of_originals, self.forwarders))
+        return ",".join(filter(None, map(self.tower_of_originals, self.forwarders)))
 
-    def tower_of_originals(self, name: str) -> str:
-        """Where originals find a forwarder."""
+    def tower_of_originals(self, name: str) -> str | None:
+        """Where originals find a forwarder, if they may."""
         return f"127.0.0.1:{5556 + 2 * list(self.forwarders).index(name)}"
 
     def add_stores(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import deque
 from datetime import timedelta
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from tests.worlds.sealed.hosts import NAMES, SealedConsumer, SealedWorld
+from tests.worlds.sealed.members import WatchedOpening
 from tests.worlds.sealing import MARK, private_of, sign_of
 
 from chappe.log.batch import Batch, encode_batch, encode_sealed
 from chappe.log.opened import OpenedRead
 from chappe.log.sources import Key
+from chappe.permissions.rules import Group
 from chappe.sealing.records import RecordSpan, Sealer, decode
 from chappe.sealing.ring import CHANGE, Ring
 from chappe.sealing.senders import SALT_BYTES
@@ -22,18 +23,18 @@ FORGED: Final = 0.25  # of what is delivered comes after something that somebody
 SEEN_MAX: Final = 50  # batches that can be put elsewhere
 
 
-class Forgeries(Checker[SealedWorld]):
+class Forgeries(Checker[Any]):
     """No reader takes any of it; with chance of their own."""
 
     name = "forgeries"
 
-    def __init__(self, world: SealedWorld) -> None:
+    def __init__(self, world: Any) -> None:
         super().__init__(world)
         self._rng = Random(f"forgeries {world.seed}")
         self._seen: deque[Batch] = deque(maxlen=SEEN_MAX)
         self.refused = 0
 
-    def on_coming(self, host: SealedConsumer, key: Key, batch: Batch) -> None:
+    def on_coming(self, host: WatchedOpening, key: Key, batch: Batch) -> None:
         """A reader is about to open something, and gets something else first."""
         if batch.sealed is None or self._rng.random() >= FORGED:
             return
@@ -54,17 +55,17 @@ class Forgeries(Checker[SealedWorld]):
         raw = encode_sealed(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max, *body)
         return Batch.parse(raw, check=False)
 
-    def _changed(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _changed(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         assert batch.sealed is not None
         body = bytearray(batch.sealed)
         body[self._rng.randrange(len(body))] ^= 1 << self._rng.randrange(8)
         return key, self._with(batch, bytes(body))
 
-    def _plain(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _plain(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         raw = encode_batch(batch.base, [MARK + b"forged"] * batch.count, batch.timestamp_min)
         return key, Batch.parse(raw, check=False)
 
-    def _elsewhere(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _elsewhere(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         """What was sealed for other records, or these ones for another place."""
         assert batch.sealed is not None
         other = self._rng.choice(self._seen) if self._seen else None
@@ -73,7 +74,7 @@ class Forgeries(Checker[SealedWorld]):
             return self._rng.choice(((topic, partition[::-1]), ("ab" if topic == "a" else "a", partition))), batch
         return key, self._with(batch, other.sealed.tobytes())
 
-    def _in_the_name_of_another(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _in_the_name_of_another(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         """A member seals as if it were somebody else: it has the same secret."""
         members = sorted(self.world.authority.members[self._group(key)])
         if len(members) < 2:
@@ -81,7 +82,7 @@ class Forgeries(Checker[SealedWorld]):
         member, other = self._rng.sample(members, 2)
         return self._sealed(key, batch, member, other)
 
-    def _by_another(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _by_another(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         """A member writes into the partition of somebody else, of which the reader knows."""
         members = sorted(self.world.authority.members[self._group(key)] - {host.senders.get(key, "")})
         if key not in host.senders or not members:
@@ -89,19 +90,21 @@ class Forgeries(Checker[SealedWorld]):
         member = self._rng.choice(members)
         return self._sealed(key, batch, member, member)
 
-    def _by_an_accomplice(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _by_an_accomplice(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         """A member has given the newest key to somebody who is known, and is not of the group."""
         authority, group = self.world.authority, self._group(key)
         newest = authority.keys(group).newest.number
         others = [
-            each for each in NAMES if newest not in authority.entitled[group, each] and not authority.revoked(each)
+            each
+            for each in authority.names
+            if newest not in authority.entitled[group, each] and not authority.revoked(each)
         ]
         if not others or not host.held.ring(group):
             return None
         member, other = self._rng.choice(sorted(authority.members[group])), self._rng.choice(others)
         return self._sealed((key[0], f"of {other}"), batch, member, other, other)
 
-    def _other_contents(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _other_contents(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         """A member puts other contents under the signature of who sealed these."""
         assert batch.sealed is not None
         frame = decode(batch.sealed)
@@ -116,7 +119,7 @@ class Forgeries(Checker[SealedWorld]):
         body = sealer.seal(secret, *key, frame.span, bytes(raw), frame.sealed_at)
         return key, self._with(batch, *body)
 
-    def _by_who_left(self, host: SealedConsumer, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
+    def _by_who_left(self, host: WatchedOpening, key: Key, batch: Batch) -> tuple[Key, Batch] | None:
         """One that is no member any more begins a partition, with the newest key that it has."""
         world, group = self.world, self._group(key)
         identities, keys = host.held.permissions.identities, host.held.ring(group)
@@ -152,6 +155,6 @@ class Forgeries(Checker[SealedWorld]):
         return key, Batch.parse(made, check=False)
 
     def _group(self, key: Key) -> str:
-        found = self.world.authority.versions[0].group(key[0])
+        found: Group | None = self.world.authority.versions[0].group(key[0])
         assert found is not None
         return found.name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tests.worlds.sealed.hosts import SealedConsumer, SealedJournal, SealedProducer, SealedWorld
+from tests.worlds.log.residents import LogLife, ProducerLife
+from tests.worlds.sealed.members import SealedConsumer, WatchedOpening, WatchedSealing
 from tests.worlds.sealing import BEGINNING, LOOK_S, MARK
 
 from chappe.log.batch import Batch
@@ -20,34 +21,29 @@ from chappe.sealing.ring import CHANGE
 from chappe.sim.world import Checker
 
 
-class Secrets(Checker[SealedWorld]):
+class Secrets(Checker[Any]):
     """Who may read opens what was sealed, once and in order; nobody else opens anything, and nothing lies open."""
 
     name = "secrets"
 
-    def __init__(self, world: SealedWorld) -> None:
+    def __init__(self, world: Any) -> None:
         super().__init__(world)
         self.opened = 0
-        self._senders: dict[Key, str] = {}  # who writes a partition
-        self._owed: dict[SealedConsumer, dict[Key, dict[int, RecordFrame]]] = {}  # what was left out, by offset
+        self._owed: dict[WatchedOpening, dict[Key, dict[int, RecordFrame]]] = {}  # what was left out, by offset
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
-    def on_partition(self, host: SealedProducer) -> None:
-        """A producer begins."""
-        self._senders[host.key] = host.name
-
-    def on_sealed(self, host: SealedProducer, frame: RecordFrame) -> None:
+    def on_sealed(self, host: WatchedSealing, frame: RecordFrame) -> None:
         """Nobody is in the epoch who had left the group when records were taken, as far as the producer knew."""
-        group, identities = host.taken_by.group(host.core.topic), host.taken_by.identities
+        group, identities = host.taken_by.group(host.topic), host.taken_by.identities
         for name in sorted(host.sealed_for):
             if group is not None and not group.has(identities[name]):
                 self.fail(f"{host.name} seals in epoch {frame.epoch}, of which {name} has the key, who has left")
         self._look_at_keys(host, frame)
 
-    def _look_at_keys(self, host: SealedProducer, frame: RecordFrame) -> None:
+    def _look_at_keys(self, host: WatchedSealing, frame: RecordFrame) -> None:
         """What it took was not for an epoch that others knew to be over, as it had heard or was to ask."""
-        heard, at = self.world.told.get(host), host.taken_at
+        heard, at = self.world.told.get(host.host), host.taken_at
         if heard is not None:
             epoch, since = heard[frame.group]
             if epoch > frame.epoch and since + LOOK_S < at < since + BEHIND_S:
@@ -67,7 +63,7 @@ class Secrets(Checker[SealedWorld]):
     def on_published(self, host: Any, message: Message) -> None:
         """What goes over the wire."""
         if self._secret(getattr(message, "subject", "")) and any(MARK in bytes(each) for each in encode(message)):
-            self.fail(f"{host.name} sends plain text: {message}")
+            self.fail(f"{host.address} sends plain text: {message}")
 
     def on_written(self, host: Any, appends: tuple[AppendRecords, ...]) -> None:
         """What lies on disks of stores, and is read from there."""
@@ -77,11 +73,11 @@ class Secrets(Checker[SealedWorld]):
 
     def on_tick(self) -> None:
         """What lies on disks of producers."""
-        for each in self.world.alive(SealedProducer):
-            if isinstance(each.journal, SealedJournal) and self._secret(each.core.topic):
-                for body in each.journal.everything():
-                    if MARK in body:
-                        self.fail(f"the journal of {each.name} has plain text")
+        for each in self.world.alive(ProducerLife):
+            if each.journal is not None and self._secret(each.core.topic):
+                for path in each.resident.directory.glob("*"):
+                    if path.is_file() and MARK in path.read_bytes():
+                        self.fail(f"the journal of {each.name} has plain text: {path.name}")
 
     def on_deliver(self, host: Any, action: Records) -> None:
         """What a consumer is given, that it has to open."""
@@ -91,7 +87,7 @@ class Secrets(Checker[SealedWorld]):
     # -- opening ----------------------------------------------------------------------------------------------
 
     def on_outcome(
-        self, host: SealedConsumer, key: Key, start: int, batch: Batch, outcome: OpenedRead | Unread
+        self, host: WatchedOpening, key: Key, start: int, batch: Batch, outcome: OpenedRead | Unread
     ) -> None:
         """A consumer has opened what came, or never will."""
         if start < host.next.get(key, 0):
@@ -116,14 +112,14 @@ class Secrets(Checker[SealedWorld]):
         elif entitled and not self._excused(host, frame):
             self.fail(f"{host.name} refuses {key} {start}, which it may read: {outcome.reason}")
 
-    def _look_at(self, host: SealedConsumer, key: Key, batch: Batch, outcome: OpenedRead) -> None:
-        if outcome.sender != self._senders[key]:
+    def _look_at(self, host: WatchedOpening, key: Key, batch: Batch, outcome: OpenedRead) -> None:
+        if outcome.sender != self.world.sealings[key[1]].name:
             self.fail(f"{host.name} takes {key} {batch.base} for sealed by {outcome.sender}")
         found = self.world.contents(outcome.batch, batch.base)
         if outcome.batch.base != batch.base or found != self.world.truth.of(key).records[batch.base : batch.next]:
             self.fail(f"{host.name} opens {key} {batch.base}..{batch.next - 1} as something else than was sent")
 
-    def _due(self, host: SealedConsumer, key: Key, start: int, frame: RecordFrame) -> bool:
+    def _due(self, host: WatchedOpening, key: Key, start: int, frame: RecordFrame) -> bool:
         """Whether a consumer that is of the group by now is to have what it left out, and somebody has that."""
         authority = self.world.authority
         within = (
@@ -135,7 +131,7 @@ class Secrets(Checker[SealedWorld]):
             and self.world.held_within(key, max(start, self.world.retained_from(key)), start + 1, disks) is not None
         )
 
-    def _excused(self, host: SealedConsumer, frame: RecordFrame) -> bool:
+    def _excused(self, host: WatchedOpening, frame: RecordFrame) -> bool:
         """Whether somebody is none of the group, or was none when it was sealed, by what the reader knows."""
         permissions = host.held.permissions
         group = next(each for each in permissions.sealed if each.name == frame.group)
@@ -150,16 +146,15 @@ class Secrets(Checker[SealedWorld]):
 
     def unsettled(self) -> str | None:
         """Everything of the authority has come to all whom it concerns, and nothing waits for keys any more."""
-        for member in self.world.members:
-            machine = self.world.known(member.name)
-            if machine is not None and member.alive and not machine.current:
-                return f"{member.name} has version {machine.version} and {machine.versions()}"
+        for each in self.world.alive(LogLife):
+            lacks = self.world.lacks(each.ports.gate, each.name)
+            if lacks is not None:
+                return f"{each.name} {lacks}"
         for host in self.world.alive(SealedConsumer):
-            for key, owed in self._owed.get(host, {}).items():
-                lacks = [start for start, frame in owed.items() if self._due(host, key, start, frame)]
-                if lacks:
-                    return f"{host.name} has left out {key} {lacks}, which are for it"
-            waiting = {key: kept[0][0] for key, kept in host.kept.items() if kept}
-            if waiting:
-                return f"{host.name} waits for keys of {waiting}"
+            for key, owed in self._owed.get(host.opened, {}).items():
+                due = [start for start, frame in owed.items() if self._due(host.opened, key, start, frame)]
+                if due:
+                    return f"{host.name} has left out {key} {due}, which are for it"
+            if host.waits:
+                return f"{host.name} waits for keys of {host.face._inbox.queue[0]}"
         return None

@@ -64,7 +64,6 @@ class ProducerHost(NodeHost, ProducerSubject):
             limits=world.limits,
             subscriptions=self.member.subscriptions,
             kept=self.part.kept,
-            seal=self.seal,
         )
         super().__init__(world, name, self.member)
         self.key: Key = (topic, address)
@@ -120,8 +119,8 @@ class ProducerHost(NodeHost, ProducerSubject):
             return
         if self.core.pending:
             self._flush(self.core.next_offset)
-        may = world.may_send(self.name, self.core.topic)
-        if may and world.sending and self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < self._records_max:
+        room = self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < self._records_max
+        if room and world.sending:
             self.send(world.rng.choice((1, 1, 2, 5, 30)))
         world.clock.after(world.rng.expovariate(1.0) * self.every_s, self._work)
 
@@ -162,10 +161,6 @@ class ProducerHost(NodeHost, ProducerSubject):
         """Carry out what a call of the core returned."""
         self.perform(self.member.carry(self.part, actions))
         self.arm()
-
-    def seal(self, raw: bytes) -> bytes:
-        """What is published instead of a batch."""
-        return raw
 
     def _pend(self, offset: int, record: Gathered) -> None:
         if self.journal is not None and self.core.pending:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from tests.worlds.log.standin.judging import honours
 from tests.worlds.log.standin.towers import Line
 from tests.worlds.log.standin.world import HOST, LogWorld
 
@@ -14,7 +13,6 @@ from chappe.core import Ask, Close, Dial, Halt, Publish, Report, Send, Subscribe
 from chappe.log.batch import Batch
 from chappe.log.beacon import BEACON
 from chappe.log.consuming import ConsumingMember
-from chappe.log.guard import Guard
 from chappe.log.introducing import Leaving
 from chappe.log.member import OfPart, PartBroken, ProducingMember
 from chappe.log.messages import BatchMessage, Message, RecordMessage, StoreInfo, decode, encode
@@ -49,20 +47,17 @@ class NodeHost(SimHost):
         self.role = role
         self.address = role.address
         self.port = self.net.port()
-        self.endpoint = f"tcp://{HOST}:{self.port}{world.mark(name)}"
+        self.endpoint = f"tcp://{HOST}:{self.port}"
         self._open()
         self.wants: dict[bytes, int] = {}
         self.links: dict[str, SimLink] = {}  # what we listen to, by endpoint
-        self.ears: dict[str, SimLink] = {}  # what we hear of forwarders, by endpoint
         self.leaving: dict[str, SimLink] = {}  # closing connections, until they are read
         self._leaving = Leaving()
         self.listeners: dict[SimLink, None] = {}
         self.lines: list[Line] = []
         self.halted: str | None = None
         self.doomed = False  # a producer dies in the midst of its next Persist, a store when another one asks it
-        self.guard: Guard | None = world.guard_of(self)  # where there are rules
         self.discovery: Any = world.discovery(self)
-        self._asked: dict[int, str] = {}  # whom, likewise
         self._dialogues: dict[str, Dialogue] = {}
         self._published = 0
         if isinstance(role, ProducingMember):
@@ -119,7 +114,7 @@ class NodeHost(SimHost):
         link.break_()
 
     def _dialled(self) -> list[SimLink]:
-        return list(dict.fromkeys((*self.links.values(), *self.ears.values(), *self.leaving.values())))
+        return list(dict.fromkeys((*self.links.values(), *self.leaving.values())))
 
     @property
     def wall_us(self) -> int:
@@ -174,10 +169,7 @@ class NodeHost(SimHost):
 
     def on_subscription(self, link: SimLink, prefix: bytes, on: bool) -> None:
         """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""
-        if self.guard is not None:
-            if not honours(self.guard, link, prefix, on):
-                return
-        elif on:
+        if on:
             if prefix[:1] != b"M" or b"R" + prefix[1:] not in link.wanted:
                 link.wanted[prefix] = None
             if prefix[:1] == b"R":
@@ -191,8 +183,6 @@ class NodeHost(SimHost):
         if link.publisher is not self:
             self.listeners.pop(link, None)
         for prefix in asked:
-            if self.guard is not None:
-                self.guard.unsubscribed(prefix)
             self.call(self.role.handle_subscription, prefix, False, self.world.now)
 
     def on_tower_ready(self) -> None:
@@ -210,10 +200,7 @@ class NodeHost(SimHost):
     def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
         """A store answered our query."""
         request_id, raw, batches = thing
-        answer = decode_answer(raw)
-        if self.guard is not None:
-            answer = self.guard.answered(self._asked.pop(request_id, ""), answer)
-        self.call(self.role.handle_answer, request_id, answer, list(batches), self.world.now)
+        self.call(self.role.handle_answer, request_id, decode_answer(raw), list(batches), self.world.now)
 
     def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
         """Somebody asks us: only stores are asked."""
@@ -274,13 +261,6 @@ class NodeHost(SimHost):
 
     def _ask(self, action: Ask) -> None:
         self.world.trace(self, "asks %s: %s", action.to, action.request)
-        if self.guard is not None:
-            who = self.world.name_at(action.to)
-            request = self.guard.asking(who, action.request)
-            if request is None:
-                return
-            self._asked[action.ticket] = who
-            action = Ask(action.to, action.ticket, request)
         dialogue = self._dialogues.get(action.to)
         if dialogue is None:
             dialogue = self._dialogues[action.to] = Dialogue(self.net, self, action.to)

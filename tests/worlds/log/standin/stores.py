@@ -70,12 +70,6 @@ class StoreHost(NodeHost, StoreSubject):
         if self.doomed and isinstance(dialogue.asker, StoreHost) and isinstance(request, ReadRequest):
             self.die(goodbye=True)
         if self.alive:
-            refusal = None if self.guard is None else self.guard.asks(dialogue.asker.name, request)
-            if refusal is not None:
-                dialogue.reply(request_id, encode_query(refusal), ())
-                return
-            if self.guard is not None:
-                request = self.guard.asked(request)
             client = b"%d" % dialogue.number
             self._clients[client] = dialogue
             raw_id = request_id.to_bytes(8, "big")
@@ -85,8 +79,7 @@ class StoreHost(NodeHost, StoreSubject):
         dialogue, reply = self._clients.get(action.to), action.message
         if dialogue is not None:
             request_id = int.from_bytes(reply.request_id, "big")
-            answer = reply.answer if self.guard is None else self.guard.told(dialogue.asker.name, reply.answer)
-            dialogue.reply(request_id, encode_query(answer), reply.batches)
+            dialogue.reply(request_id, encode_query(reply.answer), reply.batches)
 
     def _scrub(self) -> None:
         """Read on, to find damage while others have good copies."""

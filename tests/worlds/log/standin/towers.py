@@ -6,7 +6,6 @@ from typing import Any
 
 from chappe.core import Effect, Publish, Send, Subscribe
 from chappe.log.beacon import BEACON, WELCOME, TowerCore
-from chappe.log.guard import Guard
 from chappe.sim.network import SimNetwork
 from chappe.sim.world import SimWorld
 
@@ -91,14 +90,13 @@ class Line:
 class Tower:
     """One tower; after a crash it begins with nothing."""
 
-    def __init__(self, world: SimWorld, net: SimNetwork, name: str, guard: Guard | None = None) -> None:
+    def __init__(self, world: SimWorld, net: SimNetwork, name: str) -> None:
         self.world = world
-        self.guard = guard
         self.net = net
         self.name = name
         self.alive = True
         self.life = 0
-        self.core = TowerCore("127.0.0.1", self.guard)
+        self.core = TowerCore("127.0.0.1")
         self.subscribed = False  # somebody listens to beacons, so members are asked for theirs
         self.lines: dict[Line, None] = {}
         self._timer_at = float("inf")
@@ -120,7 +118,7 @@ class Tower:
     def restart(self) -> None:
         """Begin anew."""
         self.alive = True
-        self.core = TowerCore("127.0.0.1", self.guard)
+        self.core = TowerCore("127.0.0.1")
         self.subscribed = False
         self._timer_at = float("inf")
         self.world.trace(self, "starts again")
@@ -128,8 +126,7 @@ class Tower:
     def on_beacon(self, life: int, frames: list[bytes], name: str) -> None:
         """A member's beacon arrives."""
         if self.alive and life == self.life:
-            who = name if self.guard is not None else ""
-            self.perform(self.core.handle_frames(frames, "127.0.0.1", who, self.world.now))
+            self.perform(self.core.handle_frames(frames, "127.0.0.1", "", self.world.now))
 
     def perform(self, actions: list[Effect]) -> None:
         """Carry out what the core wants."""

@@ -11,7 +11,6 @@ from tests.worlds.log.standin.towers import Tower
 from tests.worlds.log.world import STORED, Cores, WatchedLog
 
 from chappe.log.beacon import Discovery
-from chappe.log.guard import Guard
 from chappe.log.sources import Key
 from chappe.sim.pubsub import PubSub
 from chappe.sim.world import Settings
@@ -49,18 +48,13 @@ class LogWorld(WatchedLog):
         self.slow_disk_s = self.rng.choice((0.001, 0.01, 0.1))
         self._addresses = 0
         towers = min(self.towers_max, self.rng.choice((1, 1, 2)))
-        self.towers = [Tower(self, self.net, f"tower{n}", self.tower_guard()) for n in range(towers)]
+        self.towers = [Tower(self, self.net, f"tower{n}") for n in range(towers)]
 
     # -- how hosts meet ---------------------------------------------------------------------------------------
 
     def discovery(self, host: Any) -> Any:
         """The core with which a new host meets others."""
-        port = f"{host.port}{self.mark(host.name)}"
-        return Discovery(host.role, host.role.address, HOST, port, now=self.now, guard=host.guard)
-
-    def mark(self, name: str) -> str:
-        """Return the suffix of a host's endpoints: its identity in worlds with rules, else nothing."""
-        return ""
+        return Discovery(host.role, host.role.address, HOST, str(host.port), now=self.now)
 
     def meet(self, host: Any) -> None:
         """A host begins."""
@@ -69,22 +63,6 @@ class LogWorld(WatchedLog):
 
     def part(self, host: Any) -> None:
         """A host is dead."""
-
-    def tower_guard(self) -> Guard | None:
-        """Return the guard of towers in worlds with rules, else None."""
-        return None
-
-    def guard_of(self, host: Any) -> Guard | None:
-        """What judges those who come to a host; None where there are no rules."""
-        return None
-
-    def may_send(self, name: str, topic: str) -> bool:
-        """Whether a producer may send, as far as it knows; else its program is told at once."""
-        return True
-
-    def name_at(self, endpoint: str) -> str:
-        """Whose query socket this is, where there are rules."""
-        return ""
 
     def more(self, share: float) -> bool:
         """Whether something happens that plain worlds do not have."""
