@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from chappe import AsyncEndpoint, Endpoint, Request
-from chappe.errors import Closed, NoResponders, RequestFailed, TimedOut, UnsupportedValue, UsageError
+from chappe.errors import Closed, NoResponders, NotPermitted, RequestFailed, TimedOut, UnsupportedValue, UsageError
 from chappe.mesh.messages import Message
 from chappe.mesh.requests import pack_request
 from chappe.testing import World
@@ -182,6 +182,24 @@ def test_requests_that_are_too_fast_for_a_responder_are_dropped_as_its_policy_sa
             one.try_publish(b"t", pack_request(number, b"<$>/inbox/x", b"\0"))
         chappe_world.advance(1)
         assert (len(responder.poll()), responder.dropped) == (2, 3)
+
+
+def test_a_request_that_cannot_be_answered_does_not_end_the_responder_of_an_event_loop(chappe_world: World) -> None:
+    async def main() -> None:
+        async with AsyncEndpoint() as one, AsyncEndpoint() as other:
+            await one.peer("127.0.0.1", await other.listen(), timeout=10)
+            publishing, other.endpoint.publishing = other.endpoint.publishing, refuse  # type: ignore[method-assign, assignment]
+            async with other.respond("square", square):
+                await asyncio.sleep(1)
+                with pytest.raises(TimedOut):
+                    await one.request("square", 2, timeout=1)
+                other.endpoint.publishing = publishing  # type: ignore[method-assign]
+                assert (await one.request("square", 12)).value == 144
+
+    def refuse(*_: object) -> object:
+        raise NotPermitted("it may not publish there")
+
+    asyncio.run(main())
 
 
 def test_for_asyncio(chappe_world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -35,6 +36,8 @@ from chappe.system import time
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger("chappe.mesh")
 
 
 class AsyncSubscriber(AsyncSource[Received]):
@@ -88,7 +91,10 @@ class AsyncResponder(AsyncSource[AsyncRequest]):
     async def _answer(self, function: Callable[[AsyncRequest], object]) -> None:
         with suppress(ChappeError):  # closed, or a defect has stopped the endpoint
             async for request in self:
-                await respond_to(request, function)
+                try:
+                    await respond_to(request, function)
+                except Exception:
+                    logger.exception("a request to %r was not answered", request.topic)
 
     @property
     def ignored(self) -> int:
