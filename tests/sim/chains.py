@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
 
-from tests.worlds.mesh.real.endpoints import RealEndpoint
-from tests.worlds.mesh.real.scenario import Mesh
-from tests.worlds.mesh.real.wires import RealOriginal
+from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.record import Spans
+from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.subjects import EndpointSubject
 
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.forwarding.boxes import Policy
@@ -30,9 +30,9 @@ class Chain(Mesh):
         self.events: dict[str, list[object]] = {}
 
     @property
-    def first(self) -> RealEndpoint:
+    def first(self) -> EndpointSubject:
         found = self.hosts["e0"]
-        assert isinstance(found, RealEndpoint)
+        assert isinstance(found, EndpointSubject)
         return found
 
     @property
@@ -48,10 +48,10 @@ class Chain(Mesh):
         self.record.forwards[life] = True
         if original:
             self.record.originals.add(life)
-            RealOriginal(self, name, life, own_id)
+            OriginalHost(self, name, life, own_id)
             return
         options = EndpointOptions(heartbeat_s=2.0, peer_messages_max=64, peer_policy=policy)
-        host = RealEndpoint(self, name, life, own_id, options, EndpointCore)
+        host = EndpointSubject(self, name, life, own_id, options, EndpointCore)
         heard = self.events[name] = []
         note = host._note
 
@@ -76,7 +76,7 @@ class Chain(Mesh):
                     break
             self.pass_time(self.now + 0.1, 0.1)
         self.last.read_s = 0.0
-        if isinstance(self.last, RealEndpoint):
+        if isinstance(self.last, EndpointSubject):
             self.last.sip(0.0)
         self.pass_time(self.now + 20.0)
         assert all(each.unsettled() is None for each in self.checkers)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.sources import needs_sources
-from tests.worlds.mesh.real.endpoints import RealEndpoint
-from tests.worlds.mesh.real.scenario import Mesh
+from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.subjects import EndpointSubject
 
 from chappe.mesh.forwarding.judging import ForwardFilter
 
@@ -25,7 +25,7 @@ def test_those_downstream_miss_what_was_held_back_and_nothing_else() -> None:
 
     assert failed == {}
     assert all(world.filters for world in worlds)
-    assert sum(host.core.router.passing.filtered for world in worlds for host in world.alive(RealEndpoint)) > 100
+    assert sum(host.core.router.passing.filtered for world in worlds for host in world.alive(EndpointSubject)) > 100
 
 
 def test_an_endpoint_that_passes_on_everything_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

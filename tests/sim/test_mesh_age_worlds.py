@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from tests.worlds.mesh import world
 from tests.worlds.mesh.aging import Ages
-from tests.worlds.mesh.real.scenario import Mesh
+from tests.worlds.mesh.scenario import Mesh
 
 from chappe.mesh.links.link import NeighbourClock, micros
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.sources import needs_sources
 from tests.worlds.__main__ import main
-from tests.worlds.mesh.real.scenario import Mesh
+from tests.worlds.mesh.scenario import Mesh
 from tests.worlds.mesh.subjects import EndpointSubject
 
 from chappe.core import Effect

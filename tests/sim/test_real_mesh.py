@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.sim.below_the_cores import forgets_who_is_due
-from tests.worlds.mesh.real.scenario import Mesh
+from tests.worlds.mesh.scenario import Mesh
 
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.core import Flush

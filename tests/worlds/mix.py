@@ -25,7 +25,7 @@ from tests.worlds.log.residents import KEPT_MAX, ConsumerLife, ConsumerResident,
 from tests.worlds.log.scenario import Log
 from tests.worlds.log.world import Cores, contents
 from tests.worlds.mesh.checkers import Bounds, Storms
-from tests.worlds.mesh.real.wires import Frames
+from tests.worlds.mesh.wires import Frames
 from tests.worlds.residents import RETRY_S, Life, Place, Resident
 from tests.worlds.stage import Replaced
 

@@ -15,8 +15,8 @@ from tests.worlds.kv.scenario import Kv
 from tests.worlds.log.rules import ForwardRules, Rules
 from tests.worlds.log.scenario import Forward, Log, Sink
 from tests.worlds.maps.scenario import Maps
-from tests.worlds.mesh.real.scenario import Mesh
 from tests.worlds.mesh.rules import RuledMesh
+from tests.worlds.mesh.scenario import Mesh
 from tests.worlds.mix import Mix
 from tests.worlds.ordered.homes import Homes
 from tests.worlds.ordered.scenario import Ordered

@@ -27,7 +27,7 @@ from tests.worlds.kv.members import (
 from tests.worlds.kv.rogues import any_command, any_message, forged_event, forged_write
 from tests.worlds.kv.world import KvCores, KvWorld, small_limits
 from tests.worlds.mesh.checkers import Bounds, Patience, Storms
-from tests.worlds.mesh.real.wires import Frames
+from tests.worlds.mesh.wires import Frames
 from tests.worlds.residents import Place
 from tests.worlds.stage import Stage, StagedWorld, kind_made_by
 

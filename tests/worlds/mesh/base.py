@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 from tests.worlds.mesh.record import Publication
+from tests.worlds.mesh.wires import Frames
 
 from chappe.mesh.flows import DETOUR, KIND_AT, PUBLICATIONS, parse_detour, parse_publications
 from chappe.mesh.messages import DATA, NOBODY, Message, parse_message
 from chappe.sim.host import SimHost
-from chappe.sim.streams import End, StreamSide
-
-PORT = 9_000
+from chappe.sim.streams import PREFIX, End, StreamSide
 
 
 def messages_of(body: bytes) -> list[Message]:
@@ -103,11 +102,13 @@ class MeshHost(SimHost):
 
 
 class WiredHost(MeshHost, End):
-    """A host whose frames go over connections of the simulator."""
+    """A host of the simulator's, at connections that carry bytes."""
 
     def __init__(self, world: Any, name: str, life: str, own_id: bytes) -> None:
         super().__init__(world, name, life, own_id)
         self.sides: dict[int, StreamSide] = {}
+        self._boxes: dict[int, deque[bytes]] = {}  # frames to be written, by connection
+        self._came: dict[StreamSide, Frames] = {}
         self._conns = 0
         world.streams.listeners[self.address] = self
 
@@ -129,9 +130,17 @@ class WiredHost(MeshHost, End):
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
         """What is to be written next."""
-        raise NotImplementedError
+        box = self._boxes.get(conn)
+        return [bytes(PREFIX) + box.popleft()] if box else []
+
+    def moved(self, side: StreamSide) -> None:
+        """There is room again in a connection that was full: that is nothing to it."""
 
     def read(self, side: StreamSide, bodies: list[bytes]) -> None:
+        """Bytes came."""
+        self.hear(side, [each[PREFIX:] for each in self._came.setdefault(side, Frames()).cut(bodies)])
+
+    def hear(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Frames came."""
         raise NotImplementedError
 

@@ -215,8 +215,6 @@ class MeshFaults(Schedule):
     def _publish_much(self, host: MeshHost, topic: bytes) -> None:
         if not self._flooding or not host.alive:
             return
-        if isinstance(host, EndpointSubject):
-            host.careless = self.world.careless
         if not host.frozen and self.world.batches and self.world.batch_rng.random() < 0.5:
             self.world.publish_many(host, topic, FLOOD_MESSAGES, FLOOD_BYTES)
         elif not host.frozen:
@@ -242,7 +240,6 @@ class MeshFaults(Schedule):
         for host in self.world.hosts.values():
             if isinstance(host, EndpointSubject):
                 host.sip(0.0)
-                host.careless = False
 
     def _read_at_once(self, host: MeshHost) -> None:
         if host.read_s:

@@ -46,7 +46,6 @@ class OriginalHost(WiredHost):
         self.filter: Filter = ()
         self._table = PeerTable()
         self._handshakes: dict[int, PeerHandshake] = {}
-        self._boxes: dict[int, deque[bytes]] = {}
         self._dialled: dict[int, tuple[str, int]] = {}  # connection
         self._dials: dict[int, tuple[str, int]] = {}
         self._next_dial = 0
@@ -74,7 +73,7 @@ class OriginalHost(WiredHost):
         self._boxes[conn] = deque()
         self._do(conn, handshake.start())
 
-    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
+    def hear(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Frames came."""
         conn = side.conn
         for body in bodies:
@@ -92,14 +91,6 @@ class OriginalHost(WiredHost):
             self._lose(conn)
         elif conn in self._handshakes:
             self._do(conn, self._handshakes[conn].end(reason))
-
-    def moved(self, side: StreamSide) -> None:
-        """There is room again in a connection that was full: that is nothing to an original."""
-
-    def take(self, conn: int, bytes_max: int) -> list[bytes]:
-        """What is to be written."""
-        box = self._boxes.get(conn)
-        return [box.popleft()] if box else []
 
     # -- the application --------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from tests.worlds.mesh.base import MeshHost
+from tests.worlds.mesh.originals import OriginalHost
 from tests.worlds.mesh.rogues import RogueHost
 from tests.worlds.mesh.subjects import MANY, EndpointSubject
 from tests.worlds.mesh.world import TOPICS, MeshWorld
@@ -28,9 +29,7 @@ SET_BACK = (300, 1_000_000)  # microseconds: more than a life changes its link s
 class PopulatedMesh(MeshWorld):
     """A world of the mesh with members."""
 
-    endpoint: type[Any]
-    original: type[Any]
-    rogue: type[Any]
+    endpoint: type[Any] = EndpointSubject
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -110,6 +109,8 @@ class PopulatedMesh(MeshWorld):
         first_number: int | None = None,
     ) -> MeshHost:  # fmt: skip
         rng = self.rng
+        if first_number is not None:  # its time of day was set back
+            self.stage.set_clock(name, (first_number - self.numbers_from - 1) / 1e6 - self.now)
         self._lives_made += 1
         life = f"{name}#{self._lives_made}"
         former = self.hosts.get(name)
@@ -121,7 +122,7 @@ class PopulatedMesh(MeshWorld):
         if original:
             self.record.originals.add(life)
             self.born(life, True)
-            host: MeshHost = self.original(self, name, life, own_id)
+            host: MeshHost = OriginalHost(self, name, life, own_id)
         else:
             options = EndpointOptions(
                 forwarding=rng.random() > 0.15 if forwarding is None else forwarding,
@@ -182,7 +183,7 @@ class PopulatedMesh(MeshWorld):
     def invite(self) -> None:
         """Perhaps have a rogue among them, until ``expel``; not where loops that nobody sees need all attention."""
         if self.rogue_comes and not self.loops:
-            self.rogues.append(self.rogue(self, self.rogue_rng))
+            self.rogues.append(RogueHost(self, self.rogue_rng))
             self.clock.after(self.rogue_rng.random(), self.rogues[-1].dial)
 
     def expel(self) -> None:

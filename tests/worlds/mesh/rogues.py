@@ -58,7 +58,6 @@ class RogueHost(WiredHost):
         world.born(self.life, False)
         self._rng = rng
         self._shaking: dict[int, PeerHandshake] = {}
-        self._boxes: dict[int, deque[bytes]] = {}
         self._peers: dict[int, bytes] = {}
         self._serial = 0
         self._borrowing = Random(f"borrowing {world.seed}")  # of its own: other worlds of rogues are what they were
@@ -81,7 +80,7 @@ class RogueHost(WiredHost):
         """A dial failed: try another one."""
         self.world.clock.after(0.5, self.dial)
 
-    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
+    def hear(self, side: StreamSide, bodies: list[bytes]) -> None:
         """Frames came; only pings are answered, so that it stays."""
         for body in bodies:
             if side.conn in self._shaking:
@@ -109,14 +108,6 @@ class RogueHost(WiredHost):
             self._peers.pop(side.conn, None)
             self._shaking.pop(side.conn, None)
             self.world.clock.after(0.2, self.dial)
-
-    def moved(self, side: StreamSide) -> None:
-        """There is room again in a connection that was full."""
-
-    def take(self, conn: int, bytes_max: int) -> list[bytes]:
-        """What is to be written."""
-        box = self._boxes.get(conn)
-        return [box.popleft()] if box else []
 
     # -- what a host can be asked -----------------------------------------------------------------
 

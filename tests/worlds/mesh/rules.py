@@ -18,8 +18,8 @@ from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.charters import Charter
 from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.population import PopulatedMesh
-from tests.worlds.mesh.real.endpoints import RealEndpoint
-from tests.worlds.mesh.real.scenario import Mesh
+from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mesh.subjects import EndpointSubject
 from tests.worlds.sealing import authority_check
 from tests.worlds.stage import Replaced
 
@@ -74,7 +74,7 @@ class RuledFaults(MeshFaults):
         self._signing.choice(self.world.alive(RuledEndpoint)).go_by(len(self._charter.versions))
 
 
-class RuledEndpoint(RealEndpoint):
+class RuledEndpoint(EndpointSubject):
     """An endpoint with an identity."""
 
     def __init__(self, world: RuledMesh, name: str, *arguments: Any) -> None:
@@ -187,7 +187,7 @@ class RuledMesh(Mesh):
         """Where the keys of a life are."""
         return self.stage.scratch / "keys" / life
 
-    def security(self, host: RealEndpoint) -> Security | Keys:
+    def security(self, host: EndpointSubject) -> Security | Keys:
         named, directory = self.charter.id_of(host.name), self.directory_of(host.life)
         write_identity(directory, host.name, () if named is None else (UUID(bytes=named),))
         for file, raw in self.files(host.name).items():

@@ -1,4 +1,4 @@
-"""Worlds of the mesh: any topology, churn, slow and dead peers, originals and a rogue among them."""
+"""Worlds of the mesh as users run it: any topology, churn, slow and dead peers, originals and a rogue among them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.filters import FILTERS
 from tests.worlds.mesh.gaps import Missing
 from tests.worlds.mesh.lasts import Lasts
-from tests.worlds.mesh.paces import Pace, SlowSubscriber
+from tests.worlds.mesh.paces import SURPLUS, Pace, SlowSubscriber
 from tests.worlds.mesh.population import PopulatedMesh
 from tests.worlds.mesh.shortcuts import Shortcuts
 from tests.worlds.mesh.singles import Accounted, SingleFaults
-from tests.worlds.mesh.subjects import MANY, EndpointSubject
+from tests.worlds.mesh.subjects import MANY, SURPLUS_MAX, EndpointSubject
 from tests.worlds.mesh.world import TOPICS
+from tests.worlds.stage import Replaced
 
+from chappe.api.mesh import subscriber
 from chappe.defaults import LINK_STATE_KEPT_S
 
 DRAINED_S = 60
 
 
-class MeshScenario(PopulatedMesh):
-    """What happens in a world of the mesh, whoever its members are."""
+class Mesh(PopulatedMesh):
+    """The mesh as users run it: the API's own objects, sockets' buffers and threads' turns."""
 
     filtering = FILTERS
 
@@ -48,6 +50,12 @@ class MeshScenario(PopulatedMesh):
         elif self.paces:
             self._faults = pace = SlowSubscriber(self)
             self.watch(Pace(self, pace))
+
+    def replaced(self) -> list[Replaced]:
+        return [
+            *super().replaced(),
+            (subscriber, "SURPLUS_MESSAGES_MAX", SURPLUS if self.paces else SURPLUS_MAX),
+        ]
 
     def begin(self) -> None:
         """Make the first hosts."""

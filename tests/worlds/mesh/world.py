@@ -12,13 +12,18 @@ from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.charters import Charter
 from tests.worlds.mesh.filters import is_held
 from tests.worlds.mesh.record import Publication, Record, Spans
+from tests.worlds.mesh.wires import Written
+from tests.worlds.stage import Replaced, Stage, StagedWorld
 
+from chappe.api.mesh import hosting
 from chappe.limits import MESH_LIMITS, MeshLimits
-from chappe.mesh.endpoint import EndpointCore
+from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.messages import DATA
-from chappe.sim.streams import StreamSide
-from chappe.sim.world import Settings, SimWorld
+from chappe.security import Keys, Security
+from chappe.sim.streams import PREFIX, StreamSide
+from chappe.sim.world import WALL_START_US, Settings, Violation
 
+PORT = 9_000
 TOPICS = (b"/a", b"/a/x", b"/b", b"/c/long/topic")
 DIRECTED = 0.2  # of what is published, as far as somebody wants it
 NUMBERS = (2**24, 2**24, 2**32, 2**53, 2**62)  # that endpoints begin behind
@@ -42,7 +47,7 @@ PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
 SMALL_WINDOWS_BYTES = (16_384, 16_384, 65_536)
 
 
-class MeshWorld(SimWorld):
+class MeshWorld(StagedWorld):
     """Everything that one seed decides."""
 
     lengths_s = (3.0, 6.0, 10.0)
@@ -64,6 +69,9 @@ class MeshWorld(SimWorld):
     ) -> None:
         super().__init__(seed, settings, tell)
         self.core = core
+        self._ports: dict[str, int] = {}
+        self._views: dict[StreamSide, Written] = {}
+        self.first_number = 0  # of the endpoint that was made last
         self.rogue_rng = Random(f"rogue {seed}")  # of its own: worlds without a rogue are what they would be anyway
         self.rogue_until = -inf
         self.more_rng = more = Random(f"more {seed}")  # for what plain worlds do not have
@@ -76,16 +84,17 @@ class MeshWorld(SimWorld):
         self.far = rare and more.random() < FAR  # a chain that is longer than a message goes
         # Somebody takes little of what others publish, and nothing else goes wrong.
         self.only_floods = rare and not (self.rogue_comes or self.far) and more.random() < ONLY_FLOODS
-        # What publishers bring is held back on its way, or they do not look whether there is room.
+        # What publishers bring is held back on its way.
         self.flood_rng = floods = Random(f"floods {seed}")
         self.holds_back = self.only_floods and floods.random() < 0.5
-        self.careless = not (self.settings.plain or self.holds_back) and floods.random() < 0.5
+        if not (self.settings.plain or self.holds_back):
+            floods.random()  # so that kept seeds mean the worlds that they did
         # Somebody's subscriber takes little of some topics, or nothing; all that others want passes.
         self.pace_rng = paces = Random(f"pace {seed}")
         self.paces = paces.random() < PACES and rare and not (self.rogue_comes or self.far)
         self.stops = False  # it takes nothing at all
         if self.paces:
-            self.only_floods, self.careless = True, False
+            self.only_floods = True
             self.holds_back = paces.random() < 0.6
         self.batch_rng = batches = Random(f"batches {seed}")
         self.batches = not self.settings.plain and batches.random() < BATCHES
@@ -131,7 +140,10 @@ class MeshWorld(SimWorld):
         windows = SHORTCUTS_WINDOWS_BYTES if self.shortcuts else windows
         windows = PACES_WINDOWS_BYTES if self.paces else windows
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else windows
-        self.net, self.streams = self._wired(windows)
+        self.stage = Stage(self, self.replaced())
+        self.streams = self.stage.streams
+        self.streams.look = self._written
+        self.streams.windows = windows or self.streams.windows
         self.record = Record()
         self.wires: set[tuple[str, str]] = set()  # who dials whom
         self.lives: dict[bytes, str] = {}  # by id
@@ -145,13 +157,22 @@ class MeshWorld(SimWorld):
         self.quiet_since: float | None = None
         self._serial = 0
 
-    def _wired(self, windows: Sequence[int] | None) -> tuple[Any, Any]:
-        """The network, and the connections on it."""
-        raise NotImplementedError
+    def replaced(self) -> list[Replaced]:
+        """What means something else while this world is played."""
+        return [(hosting, "EndpointCore", self._core)]
+
+    def security(self, host: Any) -> Security | Keys:
+        """The keys of an endpoint that begins."""
+        return None
+
+    def _core(self, own_id: bytes, options: EndpointOptions, now: float) -> EndpointCore:
+        """Make a core with the limits and numbers of this world, which raises what is a defect."""
+        first = self.first_number = options.first_number - WALL_START_US + self.numbers_from + 1
+        return self.core(own_id, replace(options, limits=self.mesh_limits, first_number=first), now)
 
     def port_of(self, name: str) -> int:
-        """Where a host listens."""
-        raise NotImplementedError
+        """Where a host listens: the stage has one address for all."""
+        return self._ports.setdefault(name, PORT + len(self._ports))
 
     def steady(self, name: str) -> float:
         """What the steady clock of a host shows."""
@@ -168,6 +189,8 @@ class MeshWorld(SimWorld):
         elif host.name in self.suspended:
             self.ahead_s[host.name] -= self.now - self.suspended.pop(host.name)
             self.see("on_resumed", host)
+        if not on:
+            self.stage.host(host.name).steady_s = self.steady(host.name) - self.now
 
     def keeps(self) -> int:
         """Of how many topics the next endpoint keeps last values."""
@@ -275,10 +298,31 @@ class MeshWorld(SimWorld):
         self._serial += 1
         return self._serial
 
+    # -- connections --------------------------------------------------------------------------------------------
+
     def host_of(self, side: StreamSide) -> Any:
         """Whose end of a connection it is."""
-        raise NotImplementedError
+        return side.host if isinstance(side.host, MeshHost) else self.hosts[side.host.name]
 
     def is_closed(self, side: StreamSide) -> bool:
         """Whether its host has done with a connection, of which the system still has something to write."""
-        raise NotImplementedError
+        return getattr(side.host, "closed", False)
+
+    def _view(self, side: StreamSide) -> Written:
+        if side not in self._views:
+            one = self._views[side] = Written(self.host_of(side))
+            other = self._views[side.other] = Written(self.host_of(side.other))
+            one.other, other.other = other, one
+        return self._views[side]
+
+    def _written(self, side: StreamSide, frames: list[bytes]) -> None:
+        view = self._view(side)
+        try:
+            self.see("on_written", view, view.frames.cut([each[PREFIX:] for each in frames]))
+        except Violation as violation:
+            self.broken = self.broken or violation
+
+    def has_read(self, host: Any, link: int, frames: list[bytes]) -> None:
+        """An endpoint has read frames from a peer."""
+        side = host.face.node._links[link]._sock._side
+        self.see("on_read", self._view(side), frames)

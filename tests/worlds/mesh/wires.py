@@ -1,4 +1,4 @@
-"""Connections that carry bytes: what is written on them as frames, and hosts of the simulator at their ends.
+"""Connections that carry bytes: what is written on them, as frames.
 
 Before the frames of a connection with certificates there are records in which they are said; see ``certificates``.
 """
@@ -8,11 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.worlds.certificates import ALERT, HEAD_BYTES, SAID
-from tests.worlds.mesh.base import WiredHost
-from tests.worlds.mesh.originals import OriginalHost
-from tests.worlds.mesh.rogues import RogueHost
 
-from chappe.sim.streams import PREFIX, StreamSide
+from chappe.sim.streams import PREFIX
 
 
 class Frames:
@@ -46,28 +43,3 @@ class Written:
     def __init__(self, host: Any) -> None:
         self.host = host
         self.frames = Frames()
-
-
-class _OnBytes(WiredHost):
-    """A host of frames on a connection of bytes."""
-
-    def __init__(self, world: Any, *arguments: Any) -> None:
-        self._came: dict[StreamSide, Frames] = {}
-        super().__init__(world, *arguments)
-
-    def take(self, conn: int, bytes_max: int) -> list[bytes]:
-        """What is to be written."""
-        return [bytes(PREFIX) + each for each in super().take(conn, bytes_max)]
-
-    def read(self, side: StreamSide, bodies: list[bytes]) -> None:
-        """Bytes came."""
-        frames = self._came.setdefault(side, Frames()).cut(bodies)
-        super().read(side, [each[PREFIX:] for each in frames])
-
-
-class RealOriginal(_OnBytes, OriginalHost):
-    """An original among users' endpoints."""
-
-
-class RealRogue(_OnBytes, RogueHost):
-    """A rogue among users' endpoints."""

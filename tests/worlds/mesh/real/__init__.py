@@ -1,1 +1,0 @@
-"""Worlds of the mesh that users' objects play, on the ground of ``chappe.testing``."""
