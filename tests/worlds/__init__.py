@@ -3,7 +3,7 @@
 ``python -m tests.worlds --scenario log --seed 7 -v`` plays one world and tells what happens; ``--seeds 1000`` plays
 many.
 
-disk         the disk of a store; with ``journals`` and ``backends`` everything that lasts
+disk         what the disk of a store holds; ``backends`` has databases in memory
 faults       one schedule of what goes wrong
 shrink       makes a failing world smaller, and keeps it
 registry     the scenarios: members, promises and their checkers, each in a module or package of its name

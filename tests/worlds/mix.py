@@ -183,7 +183,9 @@ class Recorder(ProducerLife):
 class RecorderResident(ProducerResident):
     """A recorder over all its lives."""
 
-    life = Recorder
+    def __init__(self, world: Mix, name: str, place: Process, min_acks: int) -> None:
+        super().__init__(world, name, place, TOPIC, min_acks, lasting=True)
+        self.life = Recorder
 
 
 class Table(ConsumerLife):
@@ -249,7 +251,9 @@ class Table(ConsumerLife):
 class TableResident(ConsumerResident):
     """A table over all its lives."""
 
-    life = Table
+    def __init__(self, world: Mix, place: Process) -> None:
+        super().__init__(world, "table", place, [Filter.parse(TOPIC)], lasting=False, last=False, min_acks=0)
+        self.life = Table
 
 
 class MixFaults(LogFaults):
@@ -404,11 +408,10 @@ class Mix(Log):
             self.stage.disk(name).slow(self.usual_disk_s)
             self.move_in(MemberResident(self, name, place))
             if name == MASTER:
-                wanted = [Filter.parse(TOPIC)]
-                self.move_in(TableResident(self, "table", place, wanted, lasting=False, last=False, min_acks=0))
+                self.move_in(TableResident(self, place))
             elif name.startswith(CLONE):
                 acks = rng.choice((1, 1, min(2, len(self.disks))))
-                self.move_in(RecorderResident(self, f"recorder-{name}", place, TOPIC, acks, lasting=True))
+                self.move_in(RecorderResident(self, f"recorder-{name}", place, acks))
         self._publish_events()
 
     def _publish_events(self) -> None:

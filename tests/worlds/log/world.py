@@ -133,7 +133,6 @@ class Cores:
     store: type[LogStore] = LogStore
     producer: type[LogProducer] = LogProducer
     consumer: type[LogConsumer] = LogConsumer
-    disk: type[SimDisk] = SimDisk
 
 
 class WatchedLog(SimWorld):

@@ -1,1 +1,0 @@
-"""The log in seeded worlds."""
