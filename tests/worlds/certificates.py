@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from tests.worlds.sealing import pem_of
+from tests.worlds.sealing import AUTHORITY, pem_of
 
 from chappe.security import ID_PREFIX, authority_file, certificate_file, key_file
 
@@ -26,7 +26,7 @@ _UNKNOWN: Final = 20  # the number by which OpenSSL says that an issuer is unkno
 _WRONG_HOST: Final = 64
 
 
-def write_identity(directory: Path, name: str, ids: Iterable[UUID] = (), authority: str = "ours") -> None:
+def write_identity(directory: Path, name: str, ids: Iterable[UUID] = (), authority: str = AUTHORITY) -> None:
     """Make the files of an identity, as ``chappe keys add`` does; ``permissions.toml`` is not among them."""
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     authority_file(directory).write_text(authority)

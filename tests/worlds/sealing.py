@@ -20,13 +20,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from chappe.errors import ConfigError
 from chappe.permissions.rules import Group, Identity, Permissions, Rule
 from chappe.permissions.text import Check, moment, signed, with_group, with_identity, with_line
-from chappe.sealing.chain import KeyChain, KeyShelf, read_chain
+from chappe.sealing.chain import KeyChain
 from chappe.sealing.epochs import Change, GroupAuthority, GroupKeys
 from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer, verifier
-from chappe.sealing.ring import HeldGroups, Ring
+from chappe.sealing.ring import Ring
 from chappe.sim.world import Violation
 
 BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,11 +71,6 @@ def points_of(name: str) -> tuple[bytes, bytes]:
 def check_of(name: str) -> Check:
     """What checks somebody's signatures."""
     return verifier(point_of(signing_key_of(name).public_key()))
-
-
-def authority_check() -> Check:
-    """What checks the authority's signatures."""
-    return check_of(AUTHORITY)
 
 
 def identity_of(
@@ -254,132 +248,6 @@ class Authority:
             if (secret is not None) != entitled:
                 what = "has no key of" if entitled else "can find the key of"
                 raise Violation("epochs", f"{name} {what} epoch {number} of {group}")
-
-
-class Machine:
-    """The directory of one program, over all its lives; what others hand on is taken into it.
-
-    Args:
-        keeps: Whether it may be written; else what was handed on is gone with the program.
-
-    Attributes:
-        version: Of the permissions in force.
-    """
-
-    def __init__(self, authority: Authority, name: str, *, keeps: bool = True) -> None:
-        self.name = name
-        self.authority = authority
-        self.version = 0
-        self._keeps = keeps
-        self._shelf = KeyShelf(authority_check())
-        self._files: dict[str, bytes] = {}
-        self._copied = 0
-        self.copy()
-
-    @property
-    def groups(self) -> Machine:
-        """See ``handing_on.Held``."""
-        return self
-
-    @property
-    def permissions(self) -> Permissions:
-        """Those in force."""
-        return self.authority.versions[self.version - 1]
-
-    @property
-    def raw(self) -> bytes:
-        """See ``handing_on.Held``."""
-        return b"%d" % self.version
-
-    def copy(self) -> None:
-        """Somebody puts all files of the authority here."""
-        for group, chain in self.authority.chains.items():
-            self._files[group] = chain.raw()
-            self._shelf.put(group, read_chain(self._files[group], group, authority_check()))
-        self.version = self._copied = len(self.authority.versions)
-
-    def copy_permissions(self) -> None:
-        """Somebody puts the permissions here, and forgets the keys."""
-        self.version = self._copied = len(self.authority.versions)
-
-    def restarted(self) -> None:
-        """The program begins anew: what was heard is gone, and what was handed on if it is not kept."""
-        if self._keeps:
-            self._files = {group: self._shelf.raw(group) for group in self._files}
-        self._shelf = KeyShelf(authority_check())
-        for group, raw in self._files.items():
-            self._shelf.put(group, read_chain(raw, group, authority_check()))
-        self.version = self.version if self._keeps else self._copied
-
-    def held(self) -> HeldGroups:
-        """What a program has of it that begins now; ``look`` has it look again."""
-        held = HeldGroups(self.name, private_of(self.name), self.permissions, "the keys of {}".format)
-        self.look(held)
-        return held
-
-    def look(self, held: HeldGroups) -> None:
-        """A program looks whether there is something new."""
-        held.take(self.permissions, self._shelf.keys)
-
-    def look_to_seal(self, held: HeldGroups, waited_s: float, now: float) -> None:
-        """As ``look``, of one to whom towers will say which keys there are."""
-        today = self.authority.now
-        doubts = {group: self._shelf.doubt(group, waited_s, now, today) for group in self.versions()}
-        held.take(self.permissions, self._shelf.keys, {group: doubt for group, doubt in doubts.items() if doubt})
-
-    def newest(self, group: str) -> int:
-        """The newest epoch of which it has the keys."""
-        keys = self._shelf.keys(group)
-        return 0 if keys is None else keys.newest.number
-
-    @property
-    def current(self) -> bool:
-        """Whether it has the newest permissions, and all keys of the groups to which it belongs by these."""
-        authority = self.authority
-        mine = [group for group, members in authority.members.items() if self.name in members]
-        known = all(self._shelf.version(group) == authority.keys(group).version for group in mine)
-        return known and self.version == len(authority.versions)
-
-    @property
-    def has_all(self) -> bool:
-        """Whether it has the newest of everything, as who hands it on should."""
-        chains = self.authority.chains
-        known = all(self._shelf.version(group) == chain.version for group, chain in chains.items())
-        return known and self.version == len(self.authority.versions)
-
-    # -- handing on -------------------------------------------------------------------------------------------
-
-    def versions(self) -> dict[str, int]:
-        """See ``handing_on.Groups``."""
-        return {each.name: self._shelf.version(each.name) for each in self.permissions.sealed}
-
-    def wanted(self, group: str, name: str) -> bool:
-        """See ``handing_on.Groups``."""
-        who = self.permissions.identities.get(name)
-        return who is not None and any(each.name == group and each.has(who) for each in self.permissions.sealed)
-
-    def after(self, group: str, version: int) -> bytes:
-        """See ``handing_on.Groups``."""
-        return self._shelf.after(group, version)
-
-    def hear(self, group: str, version: int, now: float) -> None:
-        """See ``handing_on.Groups``."""
-        self._shelf.hear(group, version, now)
-
-    def offer(self, raw: bytes) -> bool:
-        """Take permissions that somebody hands on; returns whether they are newer."""
-        number = int(raw) if raw.isdigit() else 0
-        newer = self.version < number <= len(self.authority.versions)
-        if newer:
-            self.version = number
-        return newer
-
-    def offer_keys(self, group: str, raw: bytes) -> bool:
-        """Take keys that somebody hands on; returns whether they are newer."""
-        try:
-            return self._shelf.offer(group, raw)
-        except ConfigError:  # it does not follow what is here: something was lost before
-            return False
 
 
 class Nonces:

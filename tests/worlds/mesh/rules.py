@@ -7,12 +7,12 @@ permissions nothing, as altered programs do: their neighbours do. Strangers dial
 from __future__ import annotations
 
 import ssl
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from tests.worlds import keyed
 from tests.worlds.certificates import HOST, PlainContext, write_identity
 from tests.worlds.mesh.base import MeshHost
 from tests.worlds.mesh.charters import Charter
@@ -20,7 +20,7 @@ from tests.worlds.mesh.faults import MeshFaults
 from tests.worlds.mesh.population import PopulatedMesh
 from tests.worlds.mesh.scenario import Mesh
 from tests.worlds.mesh.subjects import EndpointSubject
-from tests.worlds.sealing import authority_check
+from tests.worlds.sealing import AUTHORITY
 from tests.worlds.stage import Replaced
 
 from chappe import Endpoint
@@ -28,12 +28,10 @@ from chappe.api.mesh import identity
 from chappe.errors import NotPermitted
 from chappe.mesh.messages import DATA
 from chappe.mesh.rules import MeshRules
-from chappe.permissions import text
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, Security, Tls, permissions_file
 from chappe.sim.streams import StreamSide
 from chappe.sim.world import Checker
-from chappe.storage import key_files
 from chappe.storage.key_files import put_beside
 
 SIGNED: Final = (".toml", ".keys")  # files that are handed on
@@ -115,13 +113,13 @@ class Stranger:
         self.name = self.life = name
         victim, *others = world.defying.sample(list(world.hosts.values()), 2)
         directory, said = world.directory_of(name), victim.name if name == FORGED else name
-        authority, ids = ("theirs", (UUID(bytes=victim.own_id),)) if name == FORGED else ("ours", ())
+        authority, ids = ("theirs", (UUID(bytes=victim.own_id),)) if name == FORGED else (AUTHORITY, ())
         write_identity(directory, said, ids, authority)
         with world.stage.on(name):
             self.face = Endpoint(security="plain" if name == PLAIN else Tls.of(directory, said))
             if name == FORGED:  # it believes everybody itself
                 node: Any = self.face.node
-                node._security.dialling.authority = "ours"
+                node._security.dialling.authority = AUTHORITY
             self.face.subscribe("")
             for host in (victim, *others):
                 self.face.peer_nosync(HOST, host.port, retry_s=1.0)
@@ -173,9 +171,8 @@ class RuledMesh(Mesh):
 
         return [
             *super().replaced(),
+            *keyed.replaced(),
             (ssl, "SSLContext", PlainContext),
-            (key_files, "authority_check", lambda certificates: authority_check()),
-            (text, "parse", cache(text.parse)),
             (identity, "RulesWatch", Watch),
         ]
 
