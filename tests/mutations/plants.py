@@ -10,7 +10,7 @@ from typing import Final
 SCENARIOS: Final = {
     "log": ("log",),
     "exactly once": ("sink",),
-    "mesh": ("mesh",),
+    "mesh": ("mesh", "mesh-rules"),
     "channel": ("channel", "kv"),
     "kv": ("kv", "kv-lossy"),
     "members": ("log", "mix", "kv"),
