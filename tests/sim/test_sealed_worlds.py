@@ -30,7 +30,7 @@ Kind = type[Sealed] | type[SealedMesh]
 
 
 @pytest.mark.parametrize(  # the command plays more of them
-    ("kind", "first"), [*((Sealed, first) for first in range(0, 20, CHUNK)), (SealedMesh, 0), (SealedMesh, CHUNK)]
+    ("kind", "first"), [*((Sealed, first) for first in range(0, 10, CHUNK)), (SealedMesh, 0), (SealedMesh, CHUNK)]
 )
 def test_every_promise_is_kept(kind: Kind, first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := kind(seed).play().failure) is not None}
@@ -45,9 +45,9 @@ def test_a_seed_plays_the_same_world_every_time(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_small_world_without_faults_has_what_is_looked_at(kind: Kind) -> None:
-    worlds = [kind(seed, Settings(disturb=False, members=2)) for seed in range(4)]
+    worlds = [kind(seed, Settings(disturb=False, members=2)) for seed in range(8)]
 
-    assert [world.play().failure for world in worlds] == [None] * 4
+    assert [world.play().failure for world in worlds] == [None] * 8
     assert sum(world.secrets.opened for world in worlds)
     assert sum(world.forgeries.refused for world in worlds)
     assert sum(len(world.nonces) for world in worlds)
@@ -71,12 +71,12 @@ def test_a_number_that_is_used_up_by_what_is_published_alone_is_caught(monkeypat
         return seal(self, secret, topic, partition, span, *rest)
 
     monkeypatch.setattr(Sealer, "seal", numbered)
-    caught(Sealed, "nonces", range(4))
+    caught(Sealed, "nonces", [2])
 
 
 def test_an_epoch_that_is_accepted_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: True)
-    caught(Sealed, "forgeries", [26])
+    caught(Sealed, "forgeries", [21])
 
 
 def test_keys_for_who_has_left_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_keys_for_who_has_left_are_caught(monkeypatch: pytest.MonkeyPatch) -> No
         return rotated(self, keys, {**members, **{name: public_of(private_of(name)) for name in gone}}, salt, now)
 
     monkeypatch.setattr(GroupAuthority, "rotated", generous)
-    caught(Sealed, "epochs", range(6))
+    caught(Sealed, "epochs", [1])
 
 
 def test_who_seals_for_one_that_has_left_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,39 +98,39 @@ def test_who_seals_for_one_that_has_left_is_caught(monkeypatch: pytest.MonkeyPat
         return "" if "is older than the permissions" in found else found
 
     monkeypatch.setattr(HeldGroups, "refusal", careless)
-    caught(Sealed, "secrets", [11, 13])
+    caught(Sealed, "secrets", [15])
 
 
 def test_what_a_new_member_left_out_by_its_old_files_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecordOpening, "_begin", lambda self, key: None)
-    caught(Sealed, "secrets", [1, 10])
+    caught(Sealed, "secrets", [0])
 
 
 def test_a_member_that_was_off_for_days_and_is_refused_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     accepts = Ring.accepts
     monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: accepts(self, number, sealed_at, ""))
-    caught(Sealed, "secrets", [24])
+    caught(Sealed, "secrets", [19])
 
 
 def test_who_is_back_and_seals_before_it_has_asked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KeyShelf, "doubt", lambda self, *of_it: "")
-    caught(Sealed, "secrets", [6])
+    caught(Sealed, "secrets", [11])
 
 
 def test_batches_of_another_place_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("records", "senders"):
         monkeypatch.setattr(f"chappe.sealing.{module}.bound_to", lambda place, head: head)
-    caught(Sealed, "forgeries", [1])
+    caught(Sealed, "forgeries", [10])
 
 
 def test_another_who_writes_on_in_a_partition_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Opener, "_disordered", lambda self, frame, topic, partition: "")
-    caught(Sealed, "forgeries")
+    caught(Sealed, "forgeries", [0])
 
 
 def test_records_that_are_not_sealed_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecordSealing, "seal", lambda self, topic, body, now_us, partition="", place=None: body)
-    caught(Sealed, "secrets", range(3))
+    caught(Sealed, "secrets", [0])
 
 
 IN_THE_MESH: tuple[tuple[type, str, Any, str], ...] = (  # what is broken, and the promise that some world shows it by

@@ -49,7 +49,9 @@ class WatchedSealing(Sealing):
             self.taken_by, self.sealed_for = held.permissions, ring.keys.members()
 
     def seal(self, topic: str, body: bytes, partition: str = "", place: int | None = None) -> bytes:
-        sealed = super().seal(topic, body, partition, place)
+        sealed = body
+        with self.world.seeing():  # a number that serves again
+            sealed = super().seal(topic, body, partition, place)
         if sealed is not body:
             inner = Batch.parse(sealed, check=False).sealed
             assert inner is not None
