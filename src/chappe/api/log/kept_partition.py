@@ -139,7 +139,7 @@ def _drop_unfinished(home: Path) -> None:
 
 def _ends_there(topic: str, producer: Producer, arguments: Mapping[str, Any]) -> bool:
     """True if the stores' copies of the partition end where the producer continues."""
-    where = {name: each for name, each in arguments.items() if name != "min_acks"}
+    where = {name: each for name, each in arguments.items() if name not in ("min_acks", "compression")}
     ends = []
     try:
         for store in discover(**where, timeout=ASK_S):
