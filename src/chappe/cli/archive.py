@@ -32,7 +32,7 @@ STOP_S: Final = 60.0  # a batch under way is given up within this time
 
 
 def archive(
-    topic: Annotated[str, Argument(metavar="TOPIC|PREFIX*", help="What to archive.")],
+    topic: Annotated[str, Argument(metavar="TOPIC|PREFIX*", help="What to archive.", autocompletion=options.TOPICS)],
     to: Annotated[Path, Option("--to", metavar="DIR", help="Where the archive is, or is to be made.")],
     follow: Annotated[bool, Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     skip_lost: Annotated[

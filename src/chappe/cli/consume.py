@@ -44,7 +44,9 @@ def consume(
     reach: options.Reach,
     working: Working,
     choice: Choice,
-    topics: Annotated[list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
+    topics: Annotated[
+        list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=options.TOPICS)
+    ],
     start: Annotated[
         str,
         Option(
@@ -97,11 +99,16 @@ def consume(
         Option(
             metavar="NAME",
             help="Be a member of this group: its members share the partitions, and go on where it was.",
+            autocompletion=options.GROUPS,
         ),
     ] = None,
     member: Annotated[
         str | None,
-        Option(metavar="NAME", help="With --group: a lasting name, under which it has its partitions again."),
+        Option(
+            metavar="NAME",
+            help="With --group: a lasting name, under which it has its partitions again.",
+            autocompletion=options.names_of("members"),
+        ),
     ] = None,
     stored: Annotated[
         bool, Option("--stored", help="Print only what stores have on their disks: nothing of it can be lost any more.")

@@ -56,7 +56,12 @@ class Choice:
         ),
     ] = None
     partition: Annotated[
-        str | None, Option(metavar="P", help="Only the partition of this id, or those whose ids begin so.")
+        str | None,
+        Option(
+            metavar="P",
+            help="Only the partition of this id, or those whose ids begin so.",
+            autocompletion=options.PARTITIONS,
+        ),
     ] = None
     key: Annotated[str | None, Option(metavar="KEY", help="Only records with this key.")] = None
     grep: Annotated[

@@ -62,7 +62,9 @@ class CopyTarget:
 def copy(
     reach: options.Reach,
     target: CopyTarget,
-    topics: Annotated[list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
+    topics: Annotated[
+        list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=options.TOPICS)
+    ],
     follow: Annotated[bool, Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     metrics: Metrics = None,
     name: options.Name = None,

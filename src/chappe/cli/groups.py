@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="groups", help="Show who shares the reading of topics and how far each group is, or set that.")
 
-Group: TypeAlias = Annotated[str, Argument(metavar="GROUP", help="Name of the group.")]
+Group: TypeAlias = Annotated[str, Argument(metavar="GROUP", help="Name of the group.", autocompletion=options.GROUPS)]
 HEADS: Final = ("topic", "partition", "member", "position", "end", "lag", "bytes", "behind", "committed")
 
 
@@ -83,9 +83,17 @@ def reset(
     reach: options.Reach,
     to: Annotated[str, Option(metavar="WHERE", help="earliest, latest, an offset, an age (10m), or a time.")],
     topic: Annotated[
-        list[str] | None, Option(metavar="TOPIC", help="Only partitions of these topics; `name*` is a prefix.")
+        list[str] | None,
+        Option(
+            metavar="TOPIC",
+            help="Only partitions of these topics; `name*` is a prefix.",
+            autocompletion=options.TOPICS,
+        ),
     ] = None,
-    partition: Annotated[str | None, Option(metavar="ID", help="Only partitions whose id begins so.")] = None,
+    partition: Annotated[
+        str | None,
+        Option(metavar="ID", help="Only partitions whose id begins so.", autocompletion=options.PARTITIONS),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Set where a group without members goes on, in all partitions or some."""

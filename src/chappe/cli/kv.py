@@ -42,7 +42,9 @@ app = typer.Typer(
 
 app.command("serve")(serve)
 
-Store: TypeAlias = Annotated[str, Argument(metavar="STORE", help="Name of the store.")]
+Store: TypeAlias = Annotated[
+    str, Argument(metavar="STORE", help="Name of the store.", autocompletion=options.names_of("stores"))
+]
 Key: TypeAlias = Annotated[str, Argument(metavar="KEY", help=values.HELP)]
 Prefix: TypeAlias = Annotated[str | None, Argument(metavar="PREFIX", help="Only keys that are strings and begin so.")]
 Revision: TypeAlias = Annotated[

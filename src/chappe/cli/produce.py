@@ -41,7 +41,9 @@ INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowl
 @options.with_groups
 def produce(
     reach: options.Reach,
-    topic: Annotated[str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
+    topic: Annotated[
+        str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.", autocompletion=options.TOPICS)
+    ],
     source: ProduceInput,
     key: Annotated[str | None, Option(metavar="KEY", help="Key for records that have none.")] = None,
     header: Annotated[

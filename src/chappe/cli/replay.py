@@ -54,7 +54,12 @@ def replay(
     what: Archived,
     context: typer.Context,
     recorded: Annotated[
-        str | None, Argument(metavar="TOPIC", help="A topic that `chappe record` made: back into the mesh.")
+        str | None,
+        Argument(
+            metavar="TOPIC",
+            help="A topic that `chappe record` made: back into the mesh.",
+            autocompletion=options.TOPICS,
+        ),
     ] = None,
     source: Annotated[
         Path | None, Option("--from", metavar="DIR", help="An archive that `chappe archive` made: into topics.")

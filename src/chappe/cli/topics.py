@@ -126,7 +126,10 @@ def new_beside(topic: str, partition: str, reach: options.Reach) -> list[str]:
 @options.with_groups
 def topics(
     reach: options.Reach,
-    names: Annotated[list[str] | None, Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")] = None,
+    names: Annotated[
+        list[str] | None,
+        Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=options.TOPICS),
+    ] = None,
     partitions: Annotated[bool, Option("--partitions", help="One line for each partition.")] = False,
     plot: Annotated[bool, Option("--plot", help="Draw when records came, and how large topics are.")] = False,
     since: Annotated[
