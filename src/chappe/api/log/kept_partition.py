@@ -29,6 +29,7 @@ from chappe.transports.queries import StoreClient
 SLOTS: Final = 8  # concurrent commands per topic; others create partitions of their own
 UNFINISHED: Final = "unfinished"  # marker file: not all records of a run are stored yet
 IDENTITY: Final = "kept"  # of the producer in a slot
+PLACE: Final = ("tower", "listen", "forwarders", "security")  # of a producer's arguments
 ASK_S: Final = 1.0  # stores that do not answer for so long do not confirm the end of a partition
 _CANNOT: Final = (OSError, StorageError, StorageFormat, StorageLocked, IdentityInUse)
 
@@ -139,7 +140,7 @@ def _drop_unfinished(home: Path) -> None:
 
 def _ends_there(topic: str, producer: Producer, arguments: Mapping[str, Any]) -> bool:
     """True if the stores' copies of the partition end where the producer continues."""
-    where = {name: each for name, each in arguments.items() if name not in ("min_acks", "compression")}
+    where = {name: arguments[name] for name in PLACE if name in arguments}
     ends = []
     try:
         for store in discover(**where, timeout=ASK_S):
