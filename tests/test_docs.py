@@ -21,6 +21,7 @@ import pytest
 from tests.commands import commands_of, whole_program
 from tests.ports import free_address, free_ports
 from tests.waiting import PATIENCE_S, SPARK_S, until
+from tests.zygote import on_path
 
 from chappe import Producer, Store, Tower, read_topic
 
@@ -90,7 +91,8 @@ class Reader:
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
         else:
-            subprocess.run(["bash", "-c", line], cwd=self._directory, env=self._env, check=True, timeout=SPARK_S)
+            env = on_path(self._env)
+            subprocess.run(["bash", "-c", line], cwd=self._directory, env=env, check=True, timeout=SPARK_S)
 
     def _places(self, line: str) -> Iterator[str]:
         """Where those listen whom a line starts."""

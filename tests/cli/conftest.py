@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.zygote import SHORT_COMMAND, at_zygote
 
 
 @dataclass
@@ -30,9 +31,11 @@ class Shell:
 
     def python(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Run Python with these arguments, to be ended as commands are."""
-        command = [sys.executable, *arguments]
+        return self._begin(sys.executable, *arguments, env=self.env)
+
+    def _begin(self, *command: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, cwd=self.directory, env=self.env, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = subprocess.Popen(command, cwd=self.directory, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
         self.running.append(process)
         return process
 
@@ -40,7 +43,7 @@ class Shell:
         self, *arguments: str, stdin: bytes = b"", timeout: float = PATIENCE_S
     ) -> subprocess.CompletedProcess[bytes]:
         """Run to the end; no command may ever show a traceback."""
-        process = self.start(*arguments)
+        process = self._begin(sys.executable, "-IS", str(SHORT_COMMAND), *arguments, env=at_zygote(self.env))
         out, err = process.communicate(stdin, timeout)
         assert b"Traceback" not in err, err.decode()
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
