@@ -334,6 +334,19 @@ GATEWAY_WANTED_MAX: Final = 512  # prefixes that a gateway asks of a domain; bey
 GATEWAY_WANTED_BYTES_MAX: Final = 32 * KIB
 GATEWAY_DEPTH_MAX: Final = 128  # gateways between a domain and the root of their tree; a message passes twice as many
 
+# -- values with a schema --------------------------------------------------------------------------
+SCHEMA_BYTES_MAX: Final = 256 * KIB  # of one schema; those of people have a few KiB, generated ones some tens
+SCHEMA_DEPTH_MAX: Final = 64  # levels of a schema that is JSON: what reads it calls itself
+SCHEMA_STEPS_MAX: Final = 100_000  # of a comparison of two schemas, which a server does while others wait: a second
+SCHEMAS_MAX: Final = 100_000  # of one server
+SCHEMA_VERSIONS_MAX: Final = 1_000  # of one subject: a transitive rule compares with each
+SCHEMA_SUBJECT_MAX: Final = 300  # characters: a topic and what ends it
+SCHEMAS_PORT: Final = 8081  # Confluent's, which its clients' examples name
+SCHEMAS_PATIENCE_S: Final = 10.0  # a server of schemas answers, or it is not there
+AVRO_DEPTH_MAX: Final = (
+    256  # levels of a value whose Avro schema is within itself: fastavro has no bound, and C a stack
+)
+
 # -- shared maps (Clustered Hashmap Protocol) ------------------------------------------------------
 MAP_PORT: Final = 5570  # snapshots; updates go out on the next one, writes come in on the one after; the tower has 5556
 WITNESS_PORT: Final = 5576  # of pairs of servers

@@ -1,7 +1,7 @@
 """Every exception that chappe raises on purpose, in one tree.
 
 ChappeError
- +- UsageError: OffsetOutOfRange, UnknownTopic, RecordTooLarge, ConfigError, UnsupportedValue, NotPermitted
+ +- UsageError: OffsetOutOfRange, UnknownTopic, RecordTooLarge, ConfigError, UnsupportedValue, NotPermitted, BadSchema
  +- ProtocolError: InvalidData
  +- StorageError: StorageFull, StorageLocked, StorageFormat, Damaged
  +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists,
@@ -12,6 +12,7 @@ ChappeError
  +- NoResponders, RequestFailed
  +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, Sealed, OffsetConflict
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
+ +- BadValue, IncompatibleSchema, UnknownSchema, SchemasUnavailable
 
 ``definite`` says whether the request certainly did not take effect (True) or may still (False). ``code`` is the number
 that Broker has for such an error (``ErrorCode``).
@@ -126,6 +127,12 @@ class ConfigError(UsageError):
 
 class NotPermitted(UsageError):
     """The permissions do not let this identity do it; the text names identity, verb and topic, or key."""
+
+
+class BadSchema(UsageError):
+    """A text is not a schema of its kind, or one beyond the bounds."""
+
+    code: int = ErrorCode.INVALID_DATA
 
 
 class UnsupportedValue(UsageError):
@@ -415,3 +422,36 @@ class TooManyOpenFiles(ChappeError):
 
 class SparkUnavailable(ChappeError):
     """PySpark or a Java that it can use is missing."""
+
+
+class BadValue(ChappeError):
+    """A value does not fit the codec of a topic: nothing was sent; or the bytes of a record are not such a value.
+
+    ``topic`` is where; ``partition`` and ``offset`` say which record, None at a producer.
+    """
+
+    code: int = ErrorCode.INVALID_DATA
+
+    def __init__(self, text: str, topic: str, partition: str | None = None, offset: int | None = None) -> None:
+        super().__init__(text)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class IncompatibleSchema(ChappeError):
+    """The compatibility of the subject does not allow the schema; it was not added. ``problems`` has every reason."""
+
+    def __init__(self, text: str, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.problems = problems
+
+
+class UnknownSchema(ChappeError):
+    """The server of schemas has no such id, subject or version."""
+
+
+class SchemasUnavailable(ChappeError):
+    """The server of schemas does not answer, or refuses who asks. To add a schema again does no harm."""
+
+    definite = False

@@ -148,12 +148,12 @@ def set_(
     as_json: options.Json = False,
 ) -> None:
     """Set the value under a key; done when the server has done it."""
-    from chappe.api.kv.map_values import Codec, encode_ttl
+    from chappe.api.kv.map_values import MapCodec, encode_ttl
 
     ttl_s = None if ttl is None else parse_age(ttl)
     raw = _raw(value)
     check_key(key)
-    Codec[bytes](bytes).encode(raw)
+    MapCodec[bytes](bytes).encode(raw)
     encode_ttl(ttl_s)
     with where.of([_around(key)]) as shared:
         if not unique:

@@ -104,10 +104,10 @@ def _set(shared: SharedMap[bytes], source: IO[bytes], timeout: float) -> Iterato
 
 def _entries(source: IO[bytes]) -> Iterator[tuple[str, bytes, dict[str, str]]]:
     """Read and check every line. Raises UsageError for the first bad one."""
-    from chappe.api.kv.map_values import Codec, encode_key, encode_properties
+    from chappe.api.kv.map_values import MapCodec, encode_key, encode_properties
 
     decode = msgspec.json.Decoder(Line).decode
-    check = Codec[bytes](bytes).encode
+    check = MapCodec[bytes](bytes).encode
     number = 0
     while line := source.readline(LINE_MAX + 1):
         number += 1

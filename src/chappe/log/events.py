@@ -314,7 +314,9 @@ class RecordsTooOld:
 
 @dataclass(frozen=True, slots=True)
 class RecordsRefused:
-    """Records of a sealed topic, or compressed ones, could not be opened and were left out; told at most once a second.
+    """Records were left out: sealed or compressed ones that could not be opened, or values that a codec did not decode.
+
+    It is told at most once a second.
 
     These are the last of ``count`` since the event before.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     offset: int
     timestamp: int
     key: bytes | None
-    value: bytes | None
+    value: Any  # bytes or None; of a consumer with a codec what that decodes, or None
     headers: Headers
 
 

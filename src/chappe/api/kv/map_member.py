@@ -15,8 +15,8 @@ from chappe.api import at_exit
 from chappe.api.faces import Seconds, Steps, happened
 from chappe.api.kv.map_sealing import NOTHING_LIKE_IT, MapSealing
 from chappe.api.kv.map_values import (
-    Codec,
     MapChange,
+    MapCodec,
     V,
     check_name,
     decode_key,
@@ -82,7 +82,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
             subtrees = tuple([self._sealed.key(each)[:MAP_SUBTREE_BYTES_MAX] for each in subtrees])
         if len(subtrees) > SUBTREES_MAX or sum(map(len, subtrees)) > SUBTREES_BYTES_MAX:
             raise UsageError(f"a map has at most {SUBTREES_MAX:,} subtrees, of {SUBTREES_BYTES_MAX:,} bytes together")
-        self.codec: Codec[V] = Codec(values)
+        self.codec: MapCodec[V] = MapCodec(values)
         self.core = MapClientCore(
             [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), SYSTEM_CLOCK,
             name=check_name(name), shown=partial(_shown, self.sealing),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from chappe.api.faces import Seconds, run
 from chappe.api.kv.attached import Items
-from chappe.api.kv.map_values import Codec, decode_key, encode_key, encode_ttl
+from chappe.api.kv.map_values import MapCodec, decode_key, encode_key, encode_ttl
 from chappe.api.kv.shared_map import WAIT_S, SharedMap
 from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.data.convert import to_value
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MARKS: Final = "chappe/"  # begins the keys of marks
 LOOK_S: Final = 0.25  # how often it is checked whether to wait no longer
 GIVE_UP_S: Final = 2.0  # a server that has confirmed nothing for so long is waited for no longer then
-_BYTES: Final = Codec[bytes](bytes)
+_BYTES: Final = MapCodec[bytes](bytes)
 
 
 class Typed(NamedTuple):
@@ -64,7 +64,7 @@ class MapStore:
         self._member = shared.member
         if self._member.sealing is not None and self._member.sealing.active:
             raise UsageError("a sealed map cannot be bridged: read and write it as a SharedMap")
-        self._codec: Codec[Any] = shared.member.codec
+        self._codec: MapCodec[Any] = shared.member.codec
         self.turns = shared.member.driver.turns
         core = shared.member.core
         self.name = ", ".join([*core.servers, *(each.decode("utf-8", "replace") for each in core.subtrees if each)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_NAME_CHAR
 from chappe.errors import InvalidData, RecordTooLarge, UsageError
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.sessions import SESSION_NAME
+from chappe.schemas.codec import finite_json
 from chappe.security import LogSecurity
 
 V = TypeVar("V")
@@ -39,7 +39,7 @@ class MapChange(Generic[V]):
     before: V | None
 
 
-class Codec(Generic[V]):
+class MapCodec(Generic[V]):
     """Converts values to bytes: ``bytes``, ``str``, any JSON for ``json``, else a type of msgspec as JSON."""
 
     def __init__(self, values: Any) -> None:
@@ -60,11 +60,11 @@ class Codec(Generic[V]):
             self._decode = decoder.decode
 
             def checked(value: Any) -> bytes:
-                raw = _as_json(value)
+                raw = finite_json(value)
                 decoder.decode(raw)  # else who follows the map as this type could not read it
                 return raw
 
-            self._encode = _as_json if values == "json" else checked
+            self._encode = finite_json if values == "json" else checked
 
     def encode(self, value: V) -> bytes:
         """Raise UsageError for a value of another type, or an empty one."""
@@ -133,26 +133,6 @@ def encode_properties(properties: Mapping[str, str] | None) -> bytes:
     if not chp.are_properties(raw):
         raise UsageError("the properties are too long")
     return raw
-
-
-_to_json: Final = msgspec.json.Encoder().encode
-
-
-def _as_json(value: Any) -> bytes:
-    """Encode as JSON. Raises ValueError for NaN and infinities, which msgspec would encode as null."""
-    raw = _to_json(value)
-    if b"null" in raw and not _is_finite(msgspec.to_builtins(value)):
-        raise ValueError("JSON has neither NaN nor an infinity")
-    return raw
-
-
-def _is_finite(value: Any) -> bool:
-    """True if every number in a value of built-in types is finite."""
-    if type(value) is float:
-        return isfinite(value)
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, list | tuple | set | frozenset) or all(map(_is_finite, value))
 
 
 def _as_bytes(value: Any) -> bytes:

@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 from chappe.api.faces import AsyncCloseable, Seconds, own_loop
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer, ResetLike
+from chappe.api.log.decoding import Decoding
 from chappe.api.log.inbox import LOOK_S
 from chappe.api.log.producer import Producer
 from chappe.api.log.topic_writers import TopicProgress
 from chappe.defaults import KEYS_COME_S
-from chappe.errors import BufferFull, Sealed
+from chappe.errors import BadValue, BufferFull, Sealed
 from chappe.log.batch import Record
 from chappe.log.sources import Key
+from chappe.schemas.codec import as_codec, encoded
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -58,8 +60,10 @@ class AsyncProducer(AsyncCloseable):
     coroutines.
     """
 
-    def __init__(self, topic: str | None = None, **options: Any) -> None:
+    def __init__(self, topic: str | None = None, *, codec: object = None, **options: Any) -> None:
         own(self)
+        self._codec = None if codec is None else as_codec(codec)
+        self._waits = getattr(self._codec, "waits", None)
         self._producer = Producer(topic, on_full="error", **options)
         self._lock = self._producer.lock
         self._journaled = options.get("identity") is not None
@@ -108,12 +112,16 @@ class AsyncProducer(AsyncCloseable):
 
     async def send(
         self,
-        value: bytes | str | None,
+        value: Any,
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
         timestamp: int | datetime | None = None,
         topic: str | None = None,
     ) -> int:
+        if self._codec is not None:
+            encode = (self._codec, value, topic or self.topic or "")
+            asks = self._waits is not None and self._waits(None)
+            value = await asyncio.to_thread(encoded, *encode) if asks else encoded(*encode)
         keys_until = None
         while True:
             try:
@@ -137,7 +145,7 @@ class AsyncProducer(AsyncCloseable):
 
     async def send_and_wait(
         self,
-        value: bytes | str | None,
+        value: Any,
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
         timestamp: int | datetime | None = None,
@@ -192,9 +200,34 @@ class AsyncConsumer(AsyncCloseable):
             records = await self._wait_for(self.consumer.take_records, None)
             assert records is not None
             for record in records:
-                yield record
+                found = (
+                    record if self.consumer.decoding is None else await self._decoded(record, self.consumer.decoding)
+                )
+                if found is not None:
+                    yield found
                 if self.consumer.turn():
                     break
+
+    async def _decoded(self, record: Record, decoding: Decoding) -> Record | None:
+        """Decode a record, in a thread if a server has to be asked; a cancellation leaves the record where it was."""
+        try:
+            if decoding.waits(record):
+                return await asyncio.to_thread(decoding.one, record, self.consumer)
+            try:
+                return decoding.good(record)
+            except BadValue as bad:
+                if not decoding.stores_bad:
+                    decoding.refuse(record, bad, self.consumer)
+                else:
+                    await asyncio.to_thread(decoding.refuse, record, bad, self.consumer)
+                return None
+        except asyncio.CancelledError:
+            self.consumer.seek(record.topic, record.partition, record.offset)
+            raise
+
+    @property
+    def bad(self) -> int:
+        return self.consumer.bad
 
     async def _wait_for(self, take: Callable[[], T | None], timeout: Seconds) -> T | None:
         loop = self._loop = own_loop(self._loop, "AsyncConsumer")
@@ -218,9 +251,13 @@ class AsyncConsumer(AsyncCloseable):
         return True
 
     async def to_end(self, timeout: float | None = 10.0) -> AsyncIterator[Record]:
-        async for records in self._to_end(timeout, self.consumer.iterate):
+        async for records in self._to_end(timeout, self.consumer.undecoded):
             for record in records:
-                yield record
+                found = (
+                    record if self.consumer.decoding is None else await self._decoded(record, self.consumer.decoding)
+                )
+                if found is not None:
+                    yield found
 
     async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
         async for batch in self._to_end(timeout, lambda batch: batch):

@@ -18,6 +18,7 @@ from chappe.api.faces import Closeable, Seconds, happened, weakly
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.log.decoding import Decoding, OnBad
 from chappe.api.log.grouping import COMMIT_S, Grouping, Rebalance, check_group
 from chappe.api.log.inbox import LOOK_S, ConsumerInbox
 from chappe.api.log.sealed import Opening
@@ -98,6 +99,12 @@ class Consumer(at_exit.Collectable, Closeable):
             store counts for records that it has let go of. More than one cannot begin with ``last-value``.
         security: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for the identity that ``CHAPPE_IDENTITY``
             or ``chappe.toml`` names, if any.
+        codec: Decodes the values of records in loops and in ``iterate``; named as for ``Producer``. Batches have bytes.
+        on_bad: The policy for a record that is no such value: the loop raises BadValue, and the next one goes on after
+            it (``raise``); or it is left out, counted in ``bad``, with an event now and then (``skip``).
+        dead_letter: A topic for such records instead: each is stored there, with headers ``chappe.error``,
+            ``chappe.topic``, ``chappe.partition`` and ``chappe.offset`` beside its own, before the next one comes.
+            After a crash it may be there twice.
 
     Raises:
         IdentityInUse: Another consumer uses the identity.
@@ -126,15 +133,21 @@ class Consumer(at_exit.Collectable, Closeable):
         auto_commit: bool = True,
         on_rebalance: Callable[[Rebalance], None] | None = None,
         security: LogSecurity = None,
+        codec: object = None,
+        on_bad: OnBad = "raise",
+        dead_letter: str | None = None,
     ) -> None:
         own(self)
         self._name = program.label(name)
+        reach = {"tower": tower, "listen": listen, "forwarders": forwarders, "security": security}
         check_age(max_age_s, on_stale)
         where = Where.parse(tower, listen, forwarders, security)
         self._where, self._tower_at = where, math.inf
         filters = _filters(topics, "Consumer")
         for wanted in filters:
             where.require(CONSUME, wanted.name, prefix=wanted.prefix)
+        self.decoding = None if codec is None else Decoding(codec, on_bad, dead_letter, reach)
+        _check_dead_letter(self.decoding, on_bad, dead_letter, where, filters)
         beginning = _reset(reset)
         counted = _counted(stored, min_acks, beginning)
         grouped = check_group(group, member, session_s, identity, on_rebalance, last=beginning is LAST)
@@ -321,6 +334,8 @@ class Consumer(at_exit.Collectable, Closeable):
         while True:
             records = self._wait_for(self.take_records, None)
             assert records is not None
+            if self.decoding is not None:
+                records = self.decoding.records(records, self)
             if self._grouping is None:
                 yield from records
                 continue
@@ -333,8 +348,22 @@ class Consumer(at_exit.Collectable, Closeable):
         """Yield the records of a batch; meanwhile ``position`` and ``commit`` count one record after the other.
 
         The next ``poll`` returns the rest if the loop ends early.
+
+        Raises:
+            BadValue: The codec does not decode a value; a new call with ``poll``'s next batch goes on after it.
+            SchemasUnavailable: The codec does not get a schema; the record comes again.
+            TimedOut: No store has a dead letter after 30 s; the record comes again.
         """
+        records = self._inbox.iterate(batch)
+        return records if self.decoding is None else self.decoding.records(records, self)
+
+    def undecoded(self, batch: ConsumedBatch) -> Iterator[Record]:
+        """Yield the records of a batch as ``iterate`` does, with bytes."""
         return self._inbox.iterate(batch)
+
+    def decoded(self, record: Record) -> Record | None:
+        """Return a record of a batch with its value decoded; None if it is left out. Raises as ``iterate`` does."""
+        return record if self.decoding is None else self.decoding.one(record, self)
 
     # -- topics -----------------------------------------------------------------------------------------------
 
@@ -352,6 +381,8 @@ class Consumer(at_exit.Collectable, Closeable):
         wanted = _filters(topics, "subscribe")
         for each in wanted:
             self._where.require(CONSUME, each.name, prefix=each.prefix)
+        if self.decoding is not None:
+            self.decoding.check(self._where, wanted)
         with self._lock:
             self._check()
             for each in wanted:
@@ -519,6 +550,11 @@ class Consumer(at_exit.Collectable, Closeable):
         return 0 if self._aged is None else self._aged.stale.dropped
 
     @property
+    def bad(self) -> int:
+        """The number of records that were left out because the codec could not decode them."""
+        return 0 if self.decoding is None else self.decoding.bad
+
+    @property
     def refused(self) -> int:
         """The number of records of sealed topics that could not be opened; events say why."""
         return self._opening.refused
@@ -545,6 +581,8 @@ class Consumer(at_exit.Collectable, Closeable):
         if self._grouping is not None and not self._node.closed and self._node.halted is None:
             self._grouping.leave(done=done)
         self._node.close()
+        if self.decoding is not None:
+            self.decoding.close()
         self._release_identity()
         if self.on_ready is not None:
             self.on_ready()  # makes a pending read raise Closed
@@ -638,6 +676,11 @@ class Consumer(at_exit.Collectable, Closeable):
             if self.on_ready is not None:
                 self.on_ready()
 
+    def report(self, event: object) -> None:
+        """Add to ``events``, and log it."""
+        with self._lock:
+            self._report(event)
+
     def _report(self, event: object) -> None:
         if isinstance(event, GroupMoved):
             if self.on_ready is not None:
@@ -689,6 +732,15 @@ def _filters(topics: tuple[str, ...], call: str) -> list[Filter]:
         if not isinstance(each, str):
             raise UsageError(f"topics are given one by one: {call}('a', 'b'), or {call}(*names); not {each!r}")
     return list(dict.fromkeys(Filter.parse(each) for each in topics))
+
+
+def _check_dead_letter(
+    decoding: Decoding | None, on_bad: OnBad, dead_letter: str | None, where: Where, filters: Sequence[Filter]
+) -> None:
+    if decoding is not None:
+        decoding.check(where, filters)
+    elif dead_letter is not None or on_bad != "raise":
+        raise UsageError("on_bad and dead_letter are for records that a codec cannot decode: give codec")
 
 
 def _positions(given: object) -> dict[Key, int]:

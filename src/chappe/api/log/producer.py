@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from chappe import errors
 from chappe.api import at_exit
@@ -35,6 +35,7 @@ from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
 from chappe.permissions.rules import PRODUCE
 from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.log_seats import Where, producing
+from chappe.schemas.codec import as_codec, encoded
 from chappe.security import LogSecurity
 from chappe.storage.journal import Journals
 from chappe.system import program, time
@@ -81,6 +82,9 @@ class Producer(Closeable):
             or ``chappe.toml`` names, if any.
         tracing: ``context`` puts OpenTelemetry's trace context into the headers of what ``send`` and ``send_many``
             take, ``spans`` also makes a span of each record (``chappe.api.tracing``).
+        codec: Encodes values, which may be what it takes then: ``"json"``; a type that msgspec knows, such as a Struct
+            or a dataclass, for JSON of that; ``Avro(schema)``; a message class of Protobuf; ``"arrow"`` for tables;
+            ``Schemas(...).codec(subject)``; or any ``Codec``. None: values are bytes or text.
 
     Raises:
         IdentityInUse: Another producer uses the identity.
@@ -105,9 +109,11 @@ class Producer(Closeable):
         name: str | None = None,
         security: LogSecurity = None,
         tracing: Literal["context", "spans"] | None = None,
+        codec: object = None,
     ) -> None:
         own(self)
-        codec = check_compression(compression)
+        compressing = check_compression(compression)
+        self._codec = None if codec is None else as_codec(codec)
         self._traced = tracing is not None
         if tracing is not None:
             if tracing not in ("context", "spans"):
@@ -156,7 +162,7 @@ class Producer(Closeable):
             buffer_bytes=max(buffer_bytes, BATCH_BYTES),
             block=on_full == "block",
             sealing=sealing,
-            codec=codec,
+            codec=compressing,
         )
         self._writers = self._topics.by_topic
         self.lock = self._lock = self._node.lock
@@ -177,7 +183,7 @@ class Producer(Closeable):
 
     def send(
         self,
-        value: bytes | str | None,
+        value: Any,
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
         timestamp: int | datetime | None = None,
@@ -186,14 +192,17 @@ class Producer(Closeable):
         """Add a record; return its offset at once.
 
         Args:
-            value: Text becomes UTF-8; None is a tombstone (the key is deleted).
-            key: As ``value``.
+            value: Bytes, or text, which becomes UTF-8; with a codec what that encodes. None is a tombstone (the key is
+                deleted).
+            key: Bytes or text.
             headers: Names and values.
             timestamp: Microseconds since 1970 UTC, or a datetime with a time zone; now by default.
             topic: Its topic; the producer's own topic by default.
 
         Raises:
             UsageError: An argument is out of its range, or no topic is named; nothing was sent.
+            BadValue: The value does not fit the codec; nothing was sent.
+            SchemasUnavailable, UnknownSchema: The codec does not get its schema; nothing was sent.
             NotPermitted: The permissions do not let this identity produce one of its topics any more.
             RecordTooLarge: Over 8 MiB; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
@@ -206,6 +215,8 @@ class Producer(Closeable):
             Closed: The producer was closed.
             MemberStopped: It met a defect.
         """
+        if self._codec is not None:
+            value = encoded(self._codec, value, topic or self.topic or "")
         core = self._main if topic is None else self._writer(topic).core
         # The one path that runs once for each record. The lock is taken by hand (``with`` costs twice as much) and
         # within the ``try``, so that a Ctrl-C at any moment leaves it released.
@@ -224,13 +235,15 @@ class Producer(Closeable):
                 pass
 
     def send_many(
-        self, values: Iterable[bytes | str | None], *, timestamp: int | datetime | None = None, topic: str | None = None
+        self, values: Iterable[Any], *, timestamp: int | datetime | None = None, topic: str | None = None
     ) -> range:
         """Add many records with values only, all to one topic; return their offsets.
 
         If another thread sends meanwhile, its records are among them.
 
         Raises:
+            BadValue: A value does not fit the codec: none of a list was sent; of others, and with ``tracing``,
+                some before it may have been.
             BufferFull, StorageFull, StorageError: The bound was reached, or the journal refuses; those before it were
                 sent, up to ``next_offset``.
         """
@@ -243,6 +256,8 @@ class Producer(Closeable):
                 self.send(value, timestamp=stamp, topic=topic)
             return range(first, writer.core.next_offset)
         for some in (values,) if isinstance(values, list) else _chunks(several(values, "values")):
+            if (codec := self._codec) is not None:
+                some = [encoded(codec, each, writer.core.topic) for each in some]
             done = 0
             while done < len(some):
                 with self._lock:
@@ -252,7 +267,8 @@ class Producer(Closeable):
     def send_batch(self, batch: bytes | Batch, *, topic: str | None = None) -> range:
         """Publish records that are encoded as a batch already, without unpacking them; return their offsets.
 
-        Keys, headers and timestamps stay as they are; the offsets in the batch are replaced.
+        Keys, headers and timestamps stay as they are, and values, whatever the codec; the offsets in the batch are
+        replaced.
 
         Args:
             batch: In the format of ``chappe.log.batch``; with an identity it is best larger than 100 KiB, since each is
