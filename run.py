@@ -48,7 +48,7 @@ WHEEL_LOCK = VENV / "wheel.lock"
 WHEEL_LOG = VENV / "wheel.log"
 BIN = VENV / "bin"
 PYTHON = BIN / "python"
-EXTRAS = "arrow,connect,dashboard,demo,metrics,pandas,rocksdb,spark,tls,tracing,web"
+EXTRAS = "arrow,avro,connect,dashboard,demo,metrics,pandas,protobuf,rocksdb,schemas,spark,tls,tracing,web"
 # Dependency groups of pyproject.toml, each with all of the one before; what they are called, and the MB fetched in all.
 GROUPS = {
     "": ("chappe and Spark", 600),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +48,8 @@ def all_blocks(page: Path) -> list[tuple[str, str, str]]:
 
 # The ports that pages name, which are taken on the machine that runs this.
 SAID: Final = (
-    *("5570", "6556", "7077", "7801", "7802", "7803", "8788", "9109", "9980", "9990", "9996", "9997", "9998", "9999"),
+    *("5570", "6556", "7077", "7801", "7802", "7803", "8081", "8788", "9109"),
+    *("9980", "9990", "9996", "9997", "9998", "9999"),
 )
 
 
@@ -96,7 +98,8 @@ class Reader:
 
     def _places(self, line: str) -> Iterator[str]:
         """Where those listen whom a line starts."""
-        alone = ("chappe node", "chappe kv", "chappe map", "chappe dashboard", "chappe chain", "chappe reply")
+        kinds = ("node", "kv", "map", "dashboard", "chain", "reply", "schemas")
+        alone = tuple(f"chappe {each}" for each in kinds)
         if not line.startswith(alone):
             yield self.tower.rpartition(":")[0]
         elif line.startswith("chappe node") and "--listen" not in line:
@@ -194,10 +197,16 @@ STARTS_SPARK: Final = ("declarative-pipelines", "pipelines")
 WITH_SPARK: Final = ("archive-and-replay", "read-with-spark", "tables", "write-exactly-once")
 
 
+NEEDS: Final[dict[str, list[pytest.MarkDecorator]]] = {
+    **{name: [pytest.mark.spark] for name in STARTS_SPARK},
+    "schemas": [pytest.mark.skipif(find_spec("fastavro") is None, reason="needs chappe[schemas]")],
+}
+
+
 def how_tos() -> list[ParameterSet]:
     pages = [each for each in sorted((ROOT / "docs/how-to").glob("*.md")) if each.stem not in OTHERWISE]
     return [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.spark] if page.stem in STARTS_SPARK else [])
+        pytest.param(page, id=page.stem, marks=NEEDS.get(page.stem, []))
         for page in pages
         if not page.stem.startswith("from-") and page.stem not in WITH_SPARK
     ]

@@ -52,7 +52,6 @@ FACES: Final = {*BASE, "chappe", "chappe.api"}
 READING: Final = {
     "chappe.transports.queries",
     "chappe.log.batch",
-    "chappe.log.compression",
     "chappe.log.queries",
     "chappe.log.storage",
     "chappe.log.events",
@@ -67,6 +66,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
         *BASE,
         *("chappe.api", "chappe.log", "chappe.reading", "chappe.bridges", "chappe.subscribers"),
         "chappe.mesh.events",  # the gaps that a subscriber is told of
+        "chappe.schemas",
         "chappe.system.sources",  # which modules are imported at all
     },
     "chappe.__main__": {"chappe.cli"},
@@ -80,10 +80,11 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.columns": {*BASE, "chappe.arrow", "chappe.sealing.events"},
     "chappe.system": BASE,
     "chappe.storage": {*FEATURES, "chappe.system"},
+    "chappe.schemas": {*BASE, "chappe.storage.schema_database"},
     "chappe.transports": {*FEATURES, "chappe.system", "chappe.storage"},
     "chappe.runtime": {*FEATURES, "chappe.system", "chappe.storage", "chappe.transports"},
     "chappe.sim": FEATURES,
-    "chappe.api": {*FEATURES, *WORLD},
+    "chappe.api": {*FEATURES, *WORLD, "chappe.schemas"},
     # what a user's test lives in: it stands in for the machine below the runtime, on the simulator's network
     "chappe.testing": {
         *(*FACES, *HERE, "chappe.sim", "chappe.runtime", "chappe.log.batch", *MACHINES),
@@ -99,7 +100,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     # kv_form: what records of the mesh and stores are; observing.snapshot: what a pipeline tells of its queries
     "chappe.spark": {
         *(*FACES, *READING, *HERE, *FORMS),
-        *("chappe.reading", "chappe.arrow_rows"),
+        *("chappe.reading", "chappe.arrow_rows", "chappe.schemas"),
         *("chappe.log.exactly_once.transactions", "chappe.log.ordered.commands", "chappe.observing.snapshot"),
     },
     # what its processes are made of, the recordings that they play, and a store's word that its disk refuses
@@ -107,7 +108,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.cli": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark", "chappe.subscribers"),
-        *("chappe.dashboard", "chappe.observing"),
+        *("chappe.dashboard", "chappe.observing", "chappe.schemas"),
     },
     # of pipelines what they write about themselves, of the web who may be let in, and of groups how far they are
     "chappe.dashboard": {
@@ -116,7 +117,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
         *("chappe.gateway.announcement", "chappe.storage.segments.files"),
         *("chappe.storage.positions", "chappe.mesh.link_reports", "chappe.log.traffic", "chappe.spark.pipeline.states"),
     },
-    "chappe.web": {*FACES, *HERE},
+    "chappe.web": {*FACES, *HERE, "chappe.schemas"},
     "pyspark_chappe": {"chappe.spark"},
 }
 IMPURE: Final = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}

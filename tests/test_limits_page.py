@@ -11,7 +11,7 @@ import pytest
 import chappe
 from chappe import defaults, errors, limits
 from chappe.api.chain import member
-from chappe.api.log import ordered_producer, ordered_store
+from chappe.api.log import decoding, ordered_producer, ordered_store
 from chappe.bridges import event_files
 from chappe.data import label
 from chappe.log import events, introducing, traffic, writing
@@ -21,6 +21,7 @@ from chappe.reading import offsets
 from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import compaction, messages
 from chappe.runtime import kv_chain
+from chappe.schemas import avro
 from chappe.sealing import chain as shelf
 from chappe.sealing import in_log
 from chappe.subscribers import sharded, shares
@@ -30,7 +31,9 @@ PLACES: Final = {
     "": defaults,
     "agreement": agreement,
     "chain": messages,
+    "avro": avro,
     "client": member,
+    "decoding": decoding,
     "compaction": compaction,
     "homes": homes,
     "event_files": event_files,

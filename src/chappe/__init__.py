@@ -11,6 +11,7 @@ The public names are here; the tree below, from the bottom up:
     sim                         the same cores in a simulated world
     arrow, columns              batches as Arrow, and messages of the mesh
     api                         what users hold
+    schemas                     codecs of records, and schemas that everybody knows
     reading                     topics in bulk, without being a member
     bridges                     from the mesh and its stores into topics of the log, and back
     subscribers                 one that reads, and worker processes that share what there is to do
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from chappe.api.mesh.received import Received as Received
     from chappe.api.mesh.subscriber import StatusSubscriber as StatusSubscriber
     from chappe.api.mesh.subscriber import Subscriber as Subscriber
+    from chappe.api.schemas import Schemas as Schemas
     from chappe.bridges.kv_to_topic import DataStoreToTopic as DataStoreToTopic
     from chappe.bridges.player import Player as Player
     from chappe.bridges.recorder import Recorder as Recorder
@@ -106,6 +108,8 @@ if TYPE_CHECKING:
     from chappe.reading.topic import read_batches as read_batches
     from chappe.reading.topic import read_topic as read_topic
     from chappe.reading.topics import list_topics as list_topics
+    from chappe.schemas.avro import Avro as Avro
+    from chappe.schemas.codec import Codec as Codec
     from chappe.security import Keys as Keys
     from chappe.security import Tls as Tls
     from chappe.subscribers.sharded import ShardedConsumer as ShardedConsumer
@@ -150,6 +154,7 @@ _MODULES = {
     "api.mesh.hosting": "Publisher",
     "api.mesh.received": "Received",
     "api.mesh.subscriber": "StatusSubscriber Subscriber",
+    "api.schemas": "Schemas",
     "bridges.kv_to_topic": "DataStoreToTopic",
     "bridges.player": "Player",
     "bridges.recorder": "Recorder",
@@ -159,6 +164,8 @@ _MODULES = {
     "mesh.events": "Gap",
     "reading.topic": "read_batches read_topic",
     "reading.topics": "list_topics",
+    "schemas.avro": "Avro",
+    "schemas.codec": "Codec",
     "security": "Keys Tls",
     "subscribers.sharded": "ShardedConsumer",
 }

@@ -32,6 +32,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         forwarders = "a,b:7000"
         identity = "keys/me"
         audit = "refused"
+        schemas = "https://c:8081"
         [store]
         directory = "/data"
         [forward]
@@ -90,6 +91,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         "forwarders": "a,b:7000",
         "identity": "keys/me",
         "audit": "refused",
+        "schemas": "https://c:8081",
         "store.directory": "/data",
         "forward.at": "*:7000",
         "forward.peers": "b",

@@ -139,10 +139,14 @@ class Office:
     def refused(self) -> int:
         return self._door.refusals.count
 
+    def name(self, host: str, by_certificate: str, authorization: Sequence[str]) -> str:
+        """Return the identity of a client, whatever it may do. Raises NotPermitted as ``Door.holder`` does."""
+        self._watched.refresh()  # there may be nobody else in this process who looks
+        return self._door.holder(host, by_certificate, authorization).name
+
     def check(self, host: str, by_certificate: str, authorization: Sequence[str]) -> None:
         """Raise NotPermitted as ``Door.holder`` does, or because the client may not see this."""
-        self._watched.refresh()  # there may be nobody else in this process who looks
-        name = self._door.holder(host, by_certificate, authorization).name
+        name = self.name(host, by_certificate, authorization)
         decision = self._watched.permissions.decide(name, ADMINISTER, "", datetime.now(UTC), subtree=True)
         if not decision.allowed:
             refusal = LogRefusal(name, ADMINISTER, "", decision.why, prefix=True)

@@ -58,6 +58,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "List topics: partitions, records, heads, sizes, times, and the stores that hold them.",
     ),
     "groups": ("groups.app", "Show who shares the reading of topics and how far each group is, or set that."),
+    "schemas": ("schemas.app", "Show, check and add the schemas of topics, or serve them."),
     "node": (
         "node.node",
         "Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.",

@@ -26,7 +26,7 @@ from chappe.cli.logs import FORMATS, LogFormat, parse_levels
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
 from chappe.data.markup import many
-from chappe.defaults import FORWARDER_PORT, MAP_PORT, TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import FORWARDER_PORT, MAP_PORT, SCHEMAS_PORT, TOWER_HOST, TOWER_SUB_PORT
 from chappe.system.settings import find_file
 from chappe.system.toml import Common, TomlFile, TomlSection
 
@@ -57,6 +57,7 @@ SETTINGS: Final = (
     Setting("forwarders", "none", "forwarders for `produce`, `consume`, `topics`, instead of a tower: HOST[:PORT],..."),
     Setting("identity", "none", "who a program is: DIRECTORY/NAME, as `chappe keys` made it"),
     Setting("audit", "none", "the topic into which commands that serve write what they refuse to whom"),
+    Setting("schemas", f"http://{TOWER_HOST}:{SCHEMAS_PORT}", "the server of schemas, for `schemas` and codecs"),
     Setting("store.directory", "chappe-data/log", "where `store` and `up` keep records"),
     Setting("forward.at", f"{TOWER_HOST}:{FORWARDER_PORT}", "where `forward` listens: HOST[:PORT]"),
     Setting("forward.peers", "none", "the other forwarders: HOST[:PORT], several separated by commas"),

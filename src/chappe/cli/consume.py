@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.api.log.lines import as_json
-from chappe.cli import options
+from chappe.cli import codecs, options
 from chappe.cli.console import check_reader, hear_warnings, warn, write_out
 from chappe.cli.consume_choice import Choice, Key, Match, Span
 from chappe.cli.consume_workers import Working, work_off
@@ -26,8 +26,9 @@ from chappe.cli.record_format import ALLOWED, parse_format
 from chappe.cli.units import parse_age, parse_start
 from chappe.data.markup import are
 from chappe.data.topic import Filter
-from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
+from chappe.errors import BadValue, OffsetOutOfRange, ProtocolError, UnsupportedValue, UsageError
 from chappe.log.events import OutOfRange, RecordsLost
+from chappe.schemas.codec import json_of
 from chappe.system import program
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ def consume(
             autocompletion=options.names_of("members"),
         ),
     ] = None,
+    codec: codecs.Name = None,
+    dead_letter: Annotated[
+        str | None,
+        Option("--dead-letter", metavar="TOPIC", help="With --codec: write records that it cannot decode there."),
+    ] = None,
     stored: Annotated[
         bool, Option("--stored", help="Print only what stores have on their disks: nothing of it can be lost any more.")
     ] = False,
@@ -126,8 +132,13 @@ def consume(
     output = "json" if as_json else output
     if working.program is not None:
         choice.check_no_workers()
+        if codec is not None:
+            raise UsageError("--codec is for records that are printed: workers of --exec get them as they are")
         if form is not None or headers:
             raise UsageError("--format and --headers do not go with --exec: workers get what --output says")
+    if dead_letter is not None and codec is None:
+        raise UsageError("--dead-letter is for records that a codec cannot decode: give --codec")
+    decode = None if codec is None else codecs.parse_codec(codec, None)
     rendering = Rendering.of(output, form, headers=headers)
     program.call_members(name)
     hear_warnings(reach.tower)
@@ -145,7 +156,7 @@ def consume(
             more |= {"timeout": timeout, "form": "json" if output == "text" else output}  # text is for people
             work_off(working, topics, until_end, _missing, reset=where, **reach.arguments, **more)
             return
-        more |= {"group": group, "member": member}
+        more |= {"group": group, "member": member, "codec": decode, "dead_letter": dead_letter}
         printer = _Printer(rendering, count, match)
         if not _print_all(printer, reach, topics, choice, span, timeout, reset=where, **more):
             raise typer.Exit(1)
@@ -165,6 +176,8 @@ def _print_all(
 
     ends, group = span.ends, more["group"]
     with Consumer(*topics, **reach.arguments, **more) as consumer:
+        if more["codec"] is not None:
+            printer.decode = consumer.decoded
         if ends is not None and group is not None:
             consumer.wait_ready(timeout)
         for key, offset in span.begins.items():
@@ -291,7 +304,8 @@ class _Printer:
         self._match = match
         self.count = count
         self.printed = 0
-        self.unreadable = False  # whether headers of any record were
+        self.unreadable = False  # whether headers or the value of any record were
+        self.decode: Callable[[Record], Record | None] | None = None
         self.reached: dict[Key, int] = {}  # the offset after the last one printed, or passed over
         self._last: ConsumedBatch | None = None
 
@@ -308,9 +322,10 @@ class _Printer:
             if self.full or (end is not None and record.offset >= end):
                 break
             self.reached[batch.topic, batch.partition] = record.offset + 1
-            if self._match is not None and not self._match(record):
+            shown = record if self.decode is None else self._decoded(record, self.decode)
+            if shown is None or (self._match is not None and not self._match(shown)):
                 continue
-            pieces.append(render(record))
+            pieces.append(render(shown))
             size += len(pieces[-1])
             self.printed += 1
             if size > OUTPUT_BYTES:
@@ -343,6 +358,18 @@ class _Printer:
             return
         for record, is_message in zip(records, self._messages(batch) or repeat(False), strict=False):
             yield record, how.message if is_message and how.message is not None else how.record
+
+    def _decoded(self, record: Record, decode: Callable[[Record], Record | None]) -> Record | None:
+        """Return a record whose value is JSON; None, with a warning, if it cannot be decoded or shown."""
+        try:
+            found = decode(record)
+            if found is None or found.value is None:
+                return found
+            return msgspec.structs.replace(found, value=json_of(found.value))
+        except (BadValue, UnsupportedValue) as error:
+            self.unreadable = True
+            warn(f"{error}; it is left out")
+            return None
 
     def _without_headers(self, problem: str, record: Record) -> bytes:
         self.unreadable = True

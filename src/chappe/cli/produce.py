@@ -11,14 +11,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
+import msgspec
 import typer
 from typer import Argument, Option
 
 from chappe.api.times import as_micros
-from chappe.cli import options
+from chappe.cli import codecs, options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
 from chappe.cli.formats import BadInput, FullRecord, Item, looks_consumed
 from chappe.cli.lazy_producer import CountedWriter, LazyProducer
@@ -26,12 +27,13 @@ from chappe.cli.produce_input import ProduceInput
 from chappe.cli.rates import Throttle
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
-from chappe.errors import ChappeError, TimedOut, UsageError
+from chappe.errors import BadValue, ChappeError, TimedOut, UsageError
 from chappe.log.compression import Compression
 from chappe.system import program
 
 if TYPE_CHECKING:
     from chappe import Producer
+    from chappe.schemas.codec import Codec
 
 FLUSH_STEP_S: Final = 0.25  # between two looks at the progress while waiting for stores
 PATIENCE_S: Final = 5.0  # then the wait is explained
@@ -78,6 +80,7 @@ def produce(
     partitions: Annotated[
         int | None, Option(min=1, max=1_024, metavar="N", help="With --chain: how many the topic gets if it is new.")
     ] = None,
+    codec: codecs.Name = None,
     name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
@@ -90,6 +93,7 @@ def produce(
         )
     # Mistakes in the options are told before there is any input.
     source.check()
+    encode = None if codec is None else codecs.parse_codec(codec, topic)
     program.call_members(name)
     if chain is not None:
         from chappe.api.chain.configuration import ChainConfiguration
@@ -103,7 +107,7 @@ def produce(
     with source.chunks() as (chunks, size), writer, Bar("connecting", quiet=not sys.stderr.isatty()) as bar:
         if lasting:
             writer.open()  # an earlier run may have left something to be stored
-        run = _ProduceRun(writer, source, extras, as_json, min_acks, bar, size, lasting, throttle)
+        run = _ProduceRun(writer, source, extras, as_json, min_acks, bar, size, lasting, throttle, encode)
         with _StallWatch(run, timeout):
             code = run.all_of(chunks)
     if code:
@@ -133,6 +137,7 @@ class _ProduceRun:
     size: int
     lasting: bool
     throttle: Throttle | None
+    codec: Codec | None
     read: int = 0
     sent_bytes: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -212,9 +217,33 @@ class _ProduceRun:
             if self._look and looks_consumed(records[0]):
                 warn("these lines are what `consume --output json` prints: --format records makes them records again")
             self._look = False
+            records, bad = self._encoded(records)
             for part in self._in_time(records):
                 self._send_now(producer, part)
+            if bad is not None:
+                raise bad
         self._show()
+
+    def _encoded(self, records: Sequence[Item]) -> tuple[Sequence[Item], BadInput | None]:
+        """Encode values with the codec; the first that does not fit ends the run, after those before it."""
+        if self.codec is None:
+            return records, None
+        from chappe.schemas.codec import encoded
+
+        found: list[Item] = []
+        for each in records:
+            line = each if isinstance(each, bytes) else each.value
+            try:
+                value = None if line is None else encoded(self.codec, msgspec.json.decode(line), self.writer.topic)
+            except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+                number = self._sent + len(found) + 1
+                return found, BadInput(
+                    f"--codec takes a line of JSON for each record, and record {number} is not: {error}", []
+                )
+            except BadValue as error:
+                return found, BadInput(f"record {self._sent + len(found) + 1} of the input: {error}", [])
+            found.append(replace(each, value=value) if isinstance(each, FullRecord) else value or FullRecord(value))
+        return found, None
 
     def _in_time(self, records: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """Yield the records as --rate lets them go."""

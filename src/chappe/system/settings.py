@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import SCHEMAS_PORT, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ConfigError
 from chappe.system import machine
 
@@ -26,6 +26,8 @@ CONFIG: Final = "CHAPPE_CONFIG"  # the variable that names the file
 NONE: Final = "none"  # a value that clears one of lower precedence
 DEFAULT_TOWER: Final = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
 DEFAULT_LISTEN: Final = TOWER_HOST
+DEFAULT_SCHEMAS: Final = f"http://{TOWER_HOST}:{SCHEMAS_PORT}"
+_NAMES: Final = ("tower", "listen", "forwarders", "identity", "schemas")
 
 
 def forwarders() -> str | None:
@@ -58,6 +60,11 @@ def identity() -> str | None:
     return None if found == NONE else found
 
 
+def schemas() -> str:
+    """Return the address of the server of schemas. Raises ConfigError."""
+    return _first("schemas") or DEFAULT_SCHEMAS
+
+
 def _first(key: str) -> str | None:
     return next((each[key] for each in _sources() if key in each), None)
 
@@ -65,8 +72,7 @@ def _first(key: str) -> str | None:
 def _sources() -> tuple[Mapping[str, str], ...]:
     if machine.current() is not machine.SYSTEM:
         return ()
-    names = ("tower", "listen", "forwarders", "identity")
-    named = {name: os.environ.get(f"CHAPPE_{name.upper()}", "") for name in names}
+    named = {name: os.environ.get(f"CHAPPE_{name.upper()}", "") for name in _NAMES}
     environment = {name: value for name, value in named.items() if value}
     path = find_file(os.environ.get(CONFIG))
     if path is None:
@@ -123,5 +129,5 @@ def _said(path: Path, _modified: int, _size: int) -> Mapping[str, str]:
 
     source = TomlFile.read(path)
     said = source.convert(source.tables, Everything)
-    named = {name: getattr(said, name) for name in ("tower", "listen", "forwarders", "identity")}
+    named = {name: getattr(said, name) for name in _NAMES}
     return {name: value for name, value in named.items() if value}

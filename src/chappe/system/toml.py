@@ -195,6 +195,7 @@ class Common(TomlSection, frozen=True):
     forwarders: str | None = None
     identity: str | None = None
     audit: str | None = None
+    schemas: str | None = None
 
 
 class Everything(Common, frozen=True):
