@@ -11,12 +11,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import DataType
 
 from chappe.reading.bounds import bounded
 from chappe.reading.fetch import ReadTask, read_task
 from chappe.reading.offsets import Range, at_most, cut
 from chappe.spark.options import Options
 from chappe.spark.sentences import untraced
+from chappe.spark.value_schemas import ValueSchema, decode_values
 from chappe.system.memory import keep_freed
 
 if TYPE_CHECKING:
@@ -30,9 +32,10 @@ class TopicReader(DataSourceReader):
     for one of them would bind the others too. ``narrowed`` gives each use a source of its own, with ``filters``.
     """
 
-    def __init__(self, options: Options, required: frozenset[str] = frozenset()) -> None:
+    def __init__(self, options: Options, required: frozenset[str] = frozenset(), value: DataType | None = None) -> None:
         self._options = options
         self._required = required  # the columns that Spark takes for not nullable
+        self._value = value  # the type of values with a schema
 
     @untraced()
     def partitions(self) -> Sequence[InputPartition]:
@@ -43,7 +46,7 @@ class TopicReader(DataSourceReader):
         return tasks_of(wanted, self._options, partial(reading.task, since=filters.since, until=filters.until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._required)
+        return read_partition(partition, self._required, self._options.value, self._value)
 
 
 class TopicPartition(InputPartition):
@@ -63,12 +66,17 @@ def tasks_of(
     return [TopicPartition(replace(task(each), turn=turn)) for turn, each in enumerate(shared)]
 
 
-def read_partition(partition: InputPartition, required: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    partition: InputPartition, required: frozenset[str], schema: ValueSchema | None, value: DataType | None
+) -> Iterator[pa.RecordBatch]:
     """Read in the executors. Spark wants ``required`` columns to say that they are not nullable, and only these."""
     if not isinstance(partition, TopicPartition):  # Spark's stand-in for a batch without any partition
         return iter(())
     _settle()
-    return _while_read(_said(read_task(partition.task), required))
+    batches = read_task(partition.task)
+    if schema is not None and value is not None:
+        batches = decode_values(batches, schema, value)
+    return _while_read(_said(batches, required))
 
 
 def _said(batches: Iterator[pa.RecordBatch], required: frozenset[str]) -> Iterator[pa.RecordBatch]:

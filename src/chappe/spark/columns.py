@@ -38,8 +38,10 @@ _EXAMPLES: Final = {
 }
 
 
-def schema_of(columns: tuple[str, ...]) -> t.StructType:
-    return t.StructType([t.StructField(name, _TYPES[name], name not in _ALWAYS) for name in columns])
+def schema_of(columns: tuple[str, ...], value: t.DataType | None = None) -> t.StructType:
+    """Return the columns; ``value`` is the type of values with a schema."""
+    kinds = _TYPES if value is None else {**_TYPES, "value": value}
+    return t.StructType([t.StructField(name, kinds[name], name not in _ALWAYS) for name in columns])
 
 
 def required(schema: t.StructType) -> frozenset[str]:
@@ -47,9 +49,9 @@ def required(schema: t.StructType) -> frozenset[str]:
     return frozenset(each.name for each in schema.fields if not each.nullable)
 
 
-def check_schema(given: t.StructType, columns: tuple[str, ...]) -> None:
-    """Raise UsageError if the user gave a schema of another shape."""
-    wanted = schema_of(columns)
+def check_schema(given: t.StructType, columns: tuple[str, ...], value: t.DataType | None = None) -> None:
+    """Raise UsageError if the user gave a schema of another shape; ``value`` as for ``schema_of``."""
+    wanted = schema_of(columns, value)
     if given.simpleString() != wanted.simpleString():
         raise UsageError(
             f"the columns here are {wanted.simpleString()}: leave out .schema(...) and choose with `columns`"

@@ -27,6 +27,7 @@ from chappe.reading.selection import Selection
 from chappe.security import Keys, LogSecurity
 from chappe.spark.filters import ALL, Filters
 from chappe.spark.pipeline.model import duration_ms
+from chappe.spark.value_schemas import ValueSchema
 from chappe.system import settings
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ NAMES: Final = (
     "startingTimestamp", "endingTimestamp", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger",
     "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
     "failOnDataLoss", "includeHeaders", "columns", "filters", "fetchTimeout", "openSealed", "identity",
+    "valueFormat", "schemas", "subject",
 )  # fmt: skip
 PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
 DELAY_S: Final = 900.0
@@ -74,6 +76,7 @@ class Options:
     min_records: int | None = None  # that a micro-batch waits for, ...
     delay_s: float = DELAY_S  # ... at most so long after the one before
     task_records: int | None = None  # of one task
+    value: ValueSchema | None = None  # of values that are a typed column
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -114,7 +117,23 @@ class Options:
             least,
             option(options, "maxTriggerDelay", "a duration such as 30 seconds or 15m", _duration_s, DELAY_S),
             positive(options, "maxRecordsPerPartition"),
+            _value_schema(options, selection),
         )
+
+
+def _value_schema(options: Mapping[str, str], selection: Selection) -> ValueSchema | None:
+    form = option(options, "valueFormat", "bytes or schema", {"bytes": "bytes", "schema": "schema"}.get, "bytes")
+    server, subject = options.get("schemas"), options.get("subject")
+    if form == "bytes":
+        if server is not None or subject is not None:
+            raise UsageError("`schemas` and `subject` are for values with a schema: give `valueFormat` schema, too")
+        return None
+    if subject is None:
+        only = selection.filters[0] if len(selection.filters) == 1 and selection.pattern is None else None
+        if only is None or only.prefix:
+            raise UsageError("`subject` names the schema of these values: only that of a single topic is known without")
+        subject = f"{only.name}-value"
+    return ValueSchema(subject, server)
 
 
 def _duration_s(text: str) -> float | None:

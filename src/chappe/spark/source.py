@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import datasource as ds
-from pyspark.sql.types import StructField, StructType, VarcharType
+from pyspark.sql.types import DataType, StructField, StructType, VarcharType
 
 from chappe.defaults import TOPIC_BYTES_MAX
 from chappe.errors import UsageError
@@ -64,15 +64,20 @@ def created(options: Mapping[str, str]) -> StructType:
         if name.lower() in given:
             raise UsageError(f"`{name}` is of one write: give it with INSERT INTO name WITH (...), not to the table")
     refuse_unknown(given, (*NAMES, *SINK_NAMES), {"path": "topics have no LOCATION"})
-    reading = Options.parse(_for_reading(given)).reading
+    options_of_reading = Options.parse(_for_reading(given))
+    reading = options_of_reading.reading
     if "topic" in given or given.keys() & (_WRITTEN - _READ):
         SinkOptions.parse(_for_writing(given))
-    columns = schema_of(reading.columns)
+    columns = _columns(options_of_reading)
     if "topic" not in reading.columns:
         raise UsageError("a table needs the column `topic` among its `columns`: it carries the options")
     # nullable, all of them: what an INSERT leaves out is null
     fields = [StructField(each.name, each.dataType) for each in columns.fields]
     return StructType([_carrying(each, given) if each.name == "topic" else each for each in fields])
+
+
+def _columns(options: Options) -> StructType:
+    return schema_of(options.reading.columns, None if options.value is None else options.value.type())
 
 
 def reading_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
@@ -155,6 +160,12 @@ def _for_writing(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _value_type(options: Options, schema: StructType) -> DataType | None:
+    """Return the type that Spark was told for values with a schema: later versions of it are read as this one."""
+    found = [each.dataType for each in schema.fields if each.name == "value"]
+    return found[0] if options.value is not None and found else None
+
+
 class ChappeDataSource(ds.DataSource):
     """The data source ``format("chappe")`` that Spark makes; the options are ``Options``."""
 
@@ -167,7 +178,7 @@ class ChappeDataSource(ds.DataSource):
         """Return the columns that are wanted; of a table that is created, see ``created``."""
         if is_creation(self.options):
             return created(self.options)
-        return schema_of(Options.parse(self.options).reading.columns)
+        return _columns(Options.parse(self.options))
 
     @untraced()
     def reader(self, schema: StructType) -> ds.DataSourceReader:
@@ -180,7 +191,7 @@ class ChappeDataSource(ds.DataSource):
         for name, value in limits.items():
             if value is not None:
                 raise UsageError(f"`{name}` is for streams; a batch is bounded by `endingOffsets`")
-        return TopicReader(options, required(schema))
+        return TopicReader(options, required(schema), _value_type(options, schema))
 
     # not untraced: Spark 4.3 answers an error here with one of its own, and ours is in that one's traceback alone
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
@@ -191,7 +202,7 @@ class ChappeDataSource(ds.DataSource):
             )
         if options.filters != ALL:
             raise UsageError("`filters` is for batches, and `narrowed` gives it to them")
-        return TopicStreamReader(options, required(schema))
+        return TopicStreamReader(options, required(schema), _value_type(options, schema))
 
     @untraced()
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
@@ -211,5 +222,5 @@ class ChappeDataSource(ds.DataSource):
 
     def _for_reading(self, schema: StructType) -> Options:
         options = Options.parse(reading_options(self.options, schema))
-        check_schema(without_marks(schema), options.reading.columns)
+        check_schema(without_marks(schema), options.reading.columns, _value_type(options, schema))
         return options

@@ -26,6 +26,7 @@ from chappe.spark.sentences import untraced
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import DataType
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,10 @@ REPORTED_MAX: Final = 10_000  # partitions in a progress report; with more of th
 class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
     """Follows topics; executors only use ``read``. ``required`` are the columns that Spark takes for not nullable."""
 
-    def __init__(self, options: Options, required: frozenset[str] = frozenset()) -> None:
+    def __init__(self, options: Options, required: frozenset[str] = frozenset(), value: DataType | None = None) -> None:
         self._options = options
         self._required = required
+        self._value = value  # the type of values with a schema
         self._view: StoresView | None = None
         self._target: dict[Key, int] | None = None
         self._initial: Offsets | None = None  # the start of a new query, until a look from there has found nothing
@@ -149,7 +151,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return tasks_of(wanted, self._options, reading.task)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._required)
+        return read_partition(partition, self._required, self._options.value, self._value)
 
     def commit(self, end: Offsets) -> None:
         """Do nothing: the checkpoint is the only place where the query's position is kept."""
@@ -159,7 +161,11 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             self._view.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_required": self._required}  # all that the executors need
+        return {
+            "_options": self._options,
+            "_required": self._required,
+            "_value": self._value,
+        }  # all that the executors need
 
     def _refreshed(self) -> StoresView:
         if self._view is None:

@@ -31,7 +31,8 @@ from chappe.spark.pipeline.reading import FUNCTION
 from chappe.spark.sentences import line_in_sql, sentence
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import types as t
 
 T = TypeVar("T")
 
@@ -92,6 +93,10 @@ def _explains(error: Exception) -> bool:
 def _input(spark: SparkSession, pipeline: Pipeline, given: Input, towers: str) -> DataFrame:
     frame = spark.readStream.format("chappe").options(**source_options(given, towers)).load()
     at = ("inputs", given.name)
+    decodes = given.options.get("valueFormat") == "schema"
+    if decodes and given.schema is not None:
+        text = f"input {given.name} has a `schema`, and `valueFormat` says that records name theirs: leave one out"
+        raise PipelineInvalid([pipeline.problem((*at, "schema"), text)])
     if given.schema is not None:
         try:
             frame = _typed(frame, given.schema, given.key)
@@ -100,6 +105,8 @@ def _input(spark: SparkSession, pipeline: Pipeline, given: Input, towers: str) -
                 raise
             text = f"`schema` of input {given.name}: {sentence(error)}"
             raise PipelineInvalid([pipeline.problem((*at, "schema"), text)]) from error
+    elif decodes:
+        frame = _with_fields(frame)
     if given.watermark is not None:
         column = given.watermark.column
         if dict(frame.dtypes).get(column) not in ("timestamp", "timestamp_ntz"):
@@ -125,18 +132,36 @@ def _typed(frame: DataFrame, schema: str, key: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
-    from chappe.spark.tables import of_key, quoted
+    from chappe.spark.tables import of_key
 
     kind = t.StructType.fromDDL(schema)
     if not isinstance(kind, t.StructType):
         raise UsageError("it is one type; write columns with their types, such as metric STRING, value DOUBLE")
+    keys = [column.alias(name) for name, column in of_key(kind, key).items()]
+    value: Any = f.from_json(f.col("value").cast("string"), t.StructType([e for e in kind.fields if e.name not in key]))
+    return _spread(frame, value, kind, keys)
+
+
+def _with_fields(frame: DataFrame) -> DataFrame:
+    """Return the fields of values with a schema, and the record's own columns; other values stay as they are."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    kind = frame.schema["value"].dataType
+    return _spread(frame, f.col("value"), kind, []) if isinstance(kind, t.StructType) else frame
+
+
+def _spread(frame: DataFrame, value: Column, kind: t.StructType, keys: list[Column]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    from chappe.spark.tables import quoted
+
     taken = {each.lower() for each in kind.fieldNames()}
     names = {each: f"record_{each}" if each in taken else each for each in RECORD_COLUMNS}
     own = [(f.col(n).cast("string") if n == "key" else f.col(n)).alias(alias) for n, alias in names.items()]
-    keys = [column.alias(name) for name, column in of_key(kind, key).items()]
-    value: Any = f.from_json(f.col("value").cast("string"), t.StructType([e for e in kind.fields if e.name not in key]))
-    parsed = frame.select(value.alias("chappe_json"), *keys, *own)
-    columns = [quoted(name) if name in key else f"chappe_json.{quoted(name)}" for name in kind.fieldNames()]
+    parsed = frame.select(value.alias("chappe_value"), *keys, *own)
+    found = set(parsed.columns[1 : 1 + len(keys)])
+    columns = [quoted(name) if name in found else f"chappe_value.{quoted(name)}" for name in kind.fieldNames()]
     return parsed.select(*columns, *names.values())
 
 
