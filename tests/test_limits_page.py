@@ -14,7 +14,7 @@ from chappe.api.chain import member
 from chappe.api.log import decoding, ordered_producer, ordered_store
 from chappe.bridges import event_files
 from chappe.data import label
-from chappe.log import events, introducing, traffic, writing
+from chappe.log import events, introducing, traffic
 from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
 from chappe.reading import offsets
@@ -51,7 +51,6 @@ PLACES: Final = {
     "shares": shares,
     "shelf": shelf,
     "traffic": traffic,
-    "trimming": writing,
 }
 ROW: Final = re.compile(r"^\| (?P<what>.+) \| (?P<figures>.+) \| (?P<then>.+) \| (?P<names>`.+`) \|$", re.MULTILINE)
 

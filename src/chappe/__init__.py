@@ -105,6 +105,9 @@ if TYPE_CHECKING:
     from chappe.log.batch import Record as Record
     from chappe.log.storage import Retention as Retention
     from chappe.mesh.events import Gap as Gap
+    from chappe.reading.admin import Admin as Admin
+    from chappe.reading.admin import TopicChanged as TopicChanged
+    from chappe.reading.admin import TopicDescription as TopicDescription
     from chappe.reading.topic import read_batches as read_batches
     from chappe.reading.topic import read_topic as read_topic
     from chappe.reading.topics import list_topics as list_topics
@@ -162,6 +165,7 @@ _MODULES = {
     "log.batch": "Record",
     "log.storage": "Retention",
     "mesh.events": "Gap",
+    "reading.admin": "Admin TopicChanged TopicDescription",
     "reading.topic": "read_batches read_topic",
     "reading.topics": "list_topics",
     "schemas.avro": "Avro",

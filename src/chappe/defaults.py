@@ -109,6 +109,18 @@ GROUP_BEAT_S: Final = 1.0  # members tell stores of themselves so often
 # long loses it.
 GROUP_RELEASE_S: Final = 60.0
 
+# The catalogue of topics, which all stores keep (``log.catalogue``).
+CATALOGUE_TOPICS_MAX: Final = 10_000  # that have settings or were deleted or trimmed lately
+CATALOGUE_FLOORS_MAX: Final = 1_000  # partitions of one topic whose deleted records are from the store's future
+CATALOGUE_SETTINGS_MAX: Final = 32  # of one topic
+CATALOGUE_PAGE: Final = 100  # topics in one answer
+CATALOGUE_WAITING_MAX: Final = 100  # changes that wait for the disk at once; further ones are refused
+# Before a store serves what it finds on its disk: other stores are found within 1 s, and may be as busy as it is.
+CATALOGUE_WAIT_S: Final = 5.0
+CATALOGUE_HELD_MAX: Final = 10_000  # questions that wait meanwhile; a further one is told to ask again
+CLOCK_AHEAD_S: Final = 60.0  # a change whose stamp is further ahead of a store's clock is not taken there
+DELETIONS_KEPT_S: Final = 30 * 24 * 3600.0  # so long a store may be away and still learn of what was deleted
+
 # -- exactly-once sinks ---------------------------------------------------------------------------
 SINK_NAME_MAX: Final = 255  # characters in the name of a sink or a run
 SINKS_MAX: Final = 10_000  # known to one store; a further one is refused

@@ -57,6 +57,9 @@ class LogLimits:
     listed_partitions_max: int = 1_000_000  # taken from one store, some 500 bytes each; the rest is reported
 
     # -- store
+    catalogue_topics_max: int = defaults.CATALOGUE_TOPICS_MAX
+    catalogue_floors_max: int = defaults.CATALOGUE_FLOORS_MAX
+    catalogue_wait_s: float = defaults.CATALOGUE_WAIT_S
     staged_bytes_max: int = 32 * MIB  # received, not yet written; then reading pauses
     small_batch_bytes: int = 8 * KIB  # neighbours smaller than this are merged before they are written
     maintain_s: float = 10.0  # retention runs this often

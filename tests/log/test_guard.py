@@ -29,6 +29,8 @@ from chappe.log.messages import (
 )
 from chappe.log.queries import (
     AttachSink,
+    CatalogueAnswer,
+    CatalogueRequest,
     ErrorAnswer,
     FindSink,
     GroupBeat,
@@ -43,8 +45,9 @@ from chappe.log.queries import (
     Request,
     SeekRequest,
     Stage,
-    TrimAnswer,
-    TrimRequest,
+    TopicAnswer,
+    TopicChange,
+    TopicEntry,
 )
 from chappe.permissions.rules import Decisions, Verbs
 
@@ -187,8 +190,11 @@ def test_queries_need_the_verb_that_fits() -> None:
     assert allowed(HeadsRequest(b"b")) == []
     assert allowed(Stage("s", "r", 0, 0, 0, 0, b"a/x")) == ["pro"]
     assert allowed(Stage("s", "r", 0, 0, 0, 0, b"b")) == []
-    assert allowed(TrimRequest(b"a/x", 0)) == ["look"]
-    assert allowed(TrimRequest(b"one", 0)) == []
+    assert allowed(TopicChange(b"a/x", delete=True)) == ["look"]
+    assert allowed(TopicChange(b"one", delete=True)) == []
+    assert allowed(TopicChange(b"a/x", entry=TopicEntry(b"a/x", 1))) == ["look"]
+    assert allowed(TopicChange(b"a/x", entry=TopicEntry(b"one", 1))) == []
+    assert allowed(CatalogueRequest()) == ["pro", "con", "keep", "look"]
     assert allowed(FindSink("s")) == allowed(AttachSink("s", "r", "h", True)) == ["pro"]
     row = GroupRow(b"a/x", b"P", 1, "life", "m", 0, False, 5, 0)
     assert allowed(GroupBeat("g", "life", "m", topics=[b"a/x"], rows=[row])) == ["con", "keep"]
@@ -202,12 +208,21 @@ def test_queries_need_the_verb_that_fits() -> None:
     assert refused == ErrorAnswer("look may not consume 'a/x': no rule allows it", DENIED)
 
 
-def test_what_a_store_says_it_has_forgotten_is_believed_of_topics_that_it_may_store() -> None:
+def test_what_a_store_says_of_topics_is_believed_of_those_that_it_may_store() -> None:
     guard = Rig().guard
+    change, mine, other = TopicChange(b"a/x", delete=True), TopicEntry(b"a/x", 1), TopicEntry(b"b", 1)
 
-    assert guard.asking("keep", TrimRequest(b"a/x", 0)) == TrimRequest(b"a/x", 0)
-    assert guard.answered("keep", TrimAnswer(b"a/x", 3)) == TrimAnswer(b"a/x", 3)
-    assert isinstance(guard.answered("keep", TrimAnswer(b"b", 3)), ErrorAnswer)
+    assert guard.asking("keep", change) == change
+    assert guard.answered("keep", TopicAnswer(mine, "id", 3)) == TopicAnswer(mine, "id", 3)
+    assert isinstance(guard.answered("keep", TopicAnswer(other, "id", 3)), ErrorAnswer)
+    believed = guard.answered("keep", CatalogueAnswer(7, False, [mine, other], "id", True))
+    assert isinstance(believed, CatalogueAnswer)
+    assert believed.entries == [mine]
+    assert guard.asking("keep", CatalogueRequest(believed.version)) == CatalogueRequest(7)
+    told = guard.told("con", CatalogueAnswer(7, False, [mine, other], "id", True))
+    assert isinstance(told, CatalogueAnswer)
+    assert told.entries == [mine]
+    assert guard.asked(CatalogueRequest(told.version)) == CatalogueRequest(7)
 
 
 def test_lists_name_only_what_somebody_may_know() -> None:

@@ -15,6 +15,8 @@ from chappe.log.queries import (
     UNKNOWN,
     Answer,
     AttachSink,
+    CatalogueAnswer,
+    CatalogueRequest,
     Commit,
     CommitAnswer,
     Drop,
@@ -32,8 +34,9 @@ from chappe.log.queries import (
     SinkAnswer,
     Stage,
     StagedAnswer,
-    TrimAnswer,
-    TrimRequest,
+    TopicAnswer,
+    TopicChange,
+    TopicEntry,
     decode_answer,
     decode_request,
     encode_query,
@@ -48,11 +51,24 @@ times = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(max_size=40)
 ids = st.integers(0, 2**63 - 1)
 parts = names.filter(len)  # a topic or partition that exists has a name
+settings = st.booleans() | times | st.floats(allow_nan=False) | texts
+floors = st.lists(st.tuples(names, ids), max_size=3)
+values = st.dictionaries(texts, settings, max_size=3)
+entries = st.builds(TopicEntry, names, ids, texts, st.booleans(), values, ids, ids, floors)
 requests = st.one_of(
     st.builds(ReadRequest, names, names, offsets, offsets),
     st.builds(HeadsRequest, names, offsets, offsets),
     st.builds(SeekRequest, names, names, times),
-    st.builds(TrimRequest, names, times),
+    st.builds(
+        TopicChange,
+        names,
+        st.dictionaries(texts, st.none() | settings, max_size=3),
+        st.booleans(),
+        st.booleans(),
+        ids,
+        st.none() | entries,
+    ),
+    st.builds(CatalogueRequest, ids),
     st.builds(FindSink, texts),
     st.builds(AttachSink, texts, texts, texts, st.booleans()),
     st.builds(Stage, texts, texts, ids, ids, ids, ids, names),
@@ -73,7 +89,8 @@ infos = st.builds(
 answers = st.one_of(
     st.builds(ReadAnswer, names, names, offsets, offsets, st.booleans(), st.integers(-1, 2**63 - 1), offsets),
     st.builds(heads_answer, st.lists(infos, max_size=3), offsets, st.just(10), offsets),
-    st.builds(TrimAnswer, names, ids),
+    st.builds(TopicAnswer, entries, texts, ids),
+    st.builds(CatalogueAnswer, ids, st.booleans(), st.lists(entries, max_size=3), texts, st.booleans()),
     st.builds(SeekAnswer, names, names, st.integers(-1, 2**63 - 1)),
     st.builds(SinkAnswer, texts, texts, texts, st.integers(-1, 2**63 - 1)),
     st.builds(StagedAnswer, st.integers(-1, 2**63 - 1)),

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.log.effects import jobs
 from tests.log.store_rig import WALL, StoreRig
 from tests.storage.test_segments import batch, everything, filled, keep, segments
 
 from chappe.core import Effect, Persist, Reply
 from chappe.errors import StorageError
-from chappe.log.queries import ErrorAnswer, QueryReply, TrimAnswer, TrimRequest
+from chappe.log.catalogue import EVER, CatalogueJob
+from chappe.log.queries import TopicAnswer, TopicChange
 from chappe.log.storage import RunRetention
-from chappe.log.writing import TRIMS_MAX
 from chappe.storage.segments import SegmentStorage
-
-EVER = 2**63 - 1
 
 
 def asked(rig: StoreRig, before: int, topic: bytes = b"hello") -> list[Effect]:
-    return rig.core.handle_request(b"me", b"12345678", TrimRequest(topic, before), b"", rig.now)
+    return rig.core.handle_request(b"me", b"12345678", TopicChange(topic, before=before), b"", rig.now)
 
 
 def held(rig: StoreRig, partition: str = "P") -> tuple[int, int]:
     found = rig.storage.partition("hello", partition)
     assert found is not None
     return found.first, found.next
+
+
+def answers(effects: list[Effect]) -> list[int]:
+    """The numbers of records of answers."""
+    found = [each.message.answer for each in effects if isinstance(each, Reply)]
+    return [each.records for each in found if isinstance(each, TopicAnswer)]
 
 
 def test_who_trims_a_topic_is_answered_once_the_disk_has_it() -> None:
@@ -35,9 +40,9 @@ def test_who_trims_a_topic_is_answered_once_the_disk_has_it() -> None:
     assert asked(rig, EVER) == [Persist(RunRetention())]
 
     assert (held(rig), held(rig, "Q")) == ((2, 2), (1, 1))
-    assert rig.core.handle_done(RunRetention(), None, rig.now) == [
-        Reply(b"me", QueryReply(b"12345678", TrimAnswer(b"hello", 3)))
-    ]
+    (job,) = jobs(rig.core.handle_done(RunRetention(), None, rig.now), CatalogueJob)
+    assert [(each.topic, each.before) for each in job.entries] == [(b"hello", WALL)]
+    assert answers(rig.core.handle_done(job, None, rig.now)) == [3]
     assert rig.core.handle_done(RunRetention(), None, rig.now) == []
     rig.settle(rig.batch(2, b"d"))
     assert held(rig) == (2, 3), "offsets go on"
@@ -58,28 +63,10 @@ def test_what_was_written_since_and_other_topics_stay() -> None:
     rig.settle(rig.batch(0, b"a"))
 
     asked(rig, WALL)
+    (job,) = jobs(rig.core.handle_done(RunRetention(), None, rig.now), CatalogueJob)
+    assert answers(rig.core.handle_done(job, None, rig.now)) == [0]
     asked(rig, EVER, b"hell")
-
     assert held(rig) == (0, 1)
-    assert [
-        each.message.answer for each in rig.core.handle_done(RunRetention(), None, rig.now) if isinstance(each, Reply)
-    ] == [TrimAnswer(b"hello", 0)]
-
-
-def test_a_disk_that_refuses_is_told_of_and_too_many_at_once_are_refused() -> None:
-    rig = StoreRig()
-    rig.settle(rig.batch(0, b"a"))
-    for _ in range(TRIMS_MAX):
-        asked(rig, EVER)
-
-    (refused,) = asked(rig, EVER)
-    assert isinstance(refused, Reply)
-    assert isinstance(refused.message.answer, ErrorAnswer)
-
-    (answer,) = rig.core.handle_done(RunRetention(), StorageError("no room"), rig.now)
-    assert isinstance(answer, Reply)
-    assert isinstance(answer.message.answer, ErrorAnswer)
-    assert "no room" in answer.message.answer.text
 
 
 def test_what_lies_before_a_reset_leaves_the_disk_in_whole_segments_and_does_not_come_back(tmp_path: Path) -> None:
@@ -103,3 +90,13 @@ def test_what_lies_before_a_reset_leaves_the_disk_in_whole_segments_and_does_not
     assert (found.first, found.next, again.holes()) == (100, 100, [])
     keep(again, batch(100, 5))
     assert everything(again) == list(range(100, 105))
+
+
+def test_what_a_refusing_disk_did_not_make_durable_is_done_again_before_another_trim_is_confirmed() -> None:
+    rig = StoreRig()
+    rig.settle(rig.batch(0, b"a"))
+    asked(rig, EVER)
+    (refused,) = rig.core.handle_done(RunRetention(), StorageError("no room"), rig.now)
+    assert isinstance(refused, Reply)
+    assert "no room" in refused.message.answer.text
+    assert asked(rig, EVER) == [Persist(RunRetention())], "nothing is left to forget, and that is not on disk yet"

@@ -13,9 +13,11 @@ from tests.worlds.log.scenario import Log, Sink
 from tests.worlds.log.world import Cores
 
 from chappe.core import Deliver, Effect, Persist, Publish, Reply
+from chappe.data.topic import decode_topic
 from chappe.errors import StorageError
 from chappe.limits import LogLimits
 from chappe.log.batch import Batch
+from chappe.log.catalogue import Catalogue, _CatalogueChange, merged
 from chappe.log.consumer import LogConsumer
 from chappe.log.delivery import Delivery, Records
 from chappe.log.exactly_once.staged import KeptSinks
@@ -23,11 +25,11 @@ from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps
 from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
-from chappe.log.queries import CommitAnswer, QueryReply, TrimRequest
+from chappe.log.queries import CommitAnswer, QueryReply, TopicAnswer, TopicEntry
 from chappe.log.sources import Key
 from chappe.log.storage import AppendRecords, PartitionInfo, WriteRecords
 from chappe.log.store import LogStore
-from chappe.log.writing import StoreWriter, Trims
+from chappe.log.writing import StoreWriter
 from chappe.sim.world import Settings
 
 
@@ -192,31 +194,44 @@ def with_delivery(broken: type[Delivery]) -> type[LogConsumer]:
     return Consumer
 
 
-class ForgetsOneMore(Trims):
+class ForgetsOneMore(Catalogue):
     """Begins behind a record that is younger than what was to be forgotten."""
 
     def _first(self, info: PartitionInfo, before: int) -> int:
         return min(info.next, super()._first(info, before) + 1)
 
 
-class ConfirmsBeforeTheDiskHasIt(Trims):
-    def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Effect]:
-        actions = super().trim(client, request_id, request)
-        return [*actions, *(Reply(who, QueryReply(asked, answer)) for _, who, asked, answer in self._waiting)]
+class ConfirmsBeforeTheDiskHasIt(Catalogue):
+    def _begin(self, change: _CatalogueChange, now: float) -> list[Effect]:
+        effects = super()._begin(change, now)
+        if change.request is not None:
+            answer = TopicAnswer(TopicEntry(change.request.topic), "", change.records)
+            effects.append(Reply(change.client, QueryReply(change.request_id, answer)))
+        return effects
 
 
-class ConfirmsWhatIsRefused(Trims):
-    def retained(self, problem: str) -> list[Effect]:
-        return super().retained("")
+class ConfirmsWhatIsRefused(Catalogue):
+    def retained(self, problem: str, now: float) -> list[Effect]:
+        return super().retained("", now)
 
 
-def with_trims(broken: type[Trims]) -> type[LogStore]:
+class KeepsWhatOthersDeleted(Catalogue):
+    """Takes entries of others, and forgets no records by them."""
+
+    def _passed_on(self, change: _CatalogueChange, theirs: TopicEntry, now: float) -> list[Effect]:
+        both = merged(self.entries.get(decode_topic(theirs.topic)), theirs)
+        if both != self.entries.get(decode_topic(theirs.topic)):
+            change.entries.append(both)
+        return []
+
+
+def with_catalogue(broken: type[Catalogue]) -> type[LogStore]:
     """A store that trims like this."""
 
     class Store(LogStore):
         def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
-            self._trims.__class__ = broken
+            self.catalogue.__class__ = broken
 
     Store.__name__ = broken.__name__
     return Store
@@ -279,9 +294,10 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(store=with_gaps(NeverAsks)), ("convergence", "bounds")),
     (Cores(store=with_gaps(HoldsWithoutBound)), ("bounds",)),
     (Cores(store=with_writer(ChangesWhatItStores)), ("contents",)),
-    (Cores(store=with_trims(ForgetsOneMore)), ("trims",)),
-    (Cores(store=with_trims(ConfirmsBeforeTheDiskHasIt)), ("trims",)),
-    (Cores(store=with_trims(ConfirmsWhatIsRefused)), ("trims",)),
+    (Cores(store=with_catalogue(ForgetsOneMore)), ("trims",)),
+    (Cores(store=with_catalogue(ConfirmsBeforeTheDiskHasIt)), ("trims",)),
+    (Cores(store=with_catalogue(ConfirmsWhatIsRefused)), ("trims",)),
+    (Cores(store=with_catalogue(KeepsWhatOthersDeleted)), ("trims",)),
     (Cores(store=with_sinks(Unfenced)), ("exactly once",)),
     (Cores(store=with_sinks(CommitsAgain)), ("exactly once",)),
     (Cores(store=with_sinks(CommitsWhatIsStaged)), ("exactly once",)),

@@ -54,8 +54,8 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "Print the records of topics, or hand them to workers: all, from an offset or a time, once or following.",
     ),
     "topics": (
-        "topics.topics",
-        "List topics: partitions, records, heads, sizes, times, and the stores that hold them.",
+        "topics_admin.app",
+        "List topics: partitions, records, heads, sizes, times and stores; or show, create, set, trim and delete them.",
     ),
     "groups": ("groups.app", "Show who shares the reading of topics and how far each group is, or set that."),
     "schemas": ("schemas.app", "Show, check and add the schemas of topics, or serve them."),

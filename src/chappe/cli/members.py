@@ -12,7 +12,7 @@ from chappe.cli import dashboard, options
 from chappe.cli.console import hear_warnings, say
 from chappe.cli.mesh import shown
 from chappe.cli.serving import Numbers, Served, ServerIdentity, serves, wait
-from chappe.cli.units import human_bytes, place
+from chappe.cli.units import human_bytes, parse_age, place
 from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.errors import UsageError
@@ -28,6 +28,15 @@ FORWARDER: Final = f"{TOWER_HOST}:{FORWARDER_PORT}"
 Directory = Annotated[
     Path, Argument(envvar="CHAPPE_STORE_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
 ]
+KeepDeletions = Annotated[
+    str,
+    Option(
+        "--keep-deletions",
+        metavar="AGE",
+        help="Remember deleted and trimmed topics so long: another store may be away for that time. The same at all.",
+    ),
+]
+MONTH: Final = "30d"
 
 
 @serves("listen")
@@ -69,6 +78,7 @@ def store(
             "ordered topics, too.",
         ),
     ] = None,
+    keep_deletions: KeepDeletions = MONTH,
     as_json: options.Json = False,
 ) -> None:
     """Run a store: it keeps every record of every topic in a directory."""
@@ -80,6 +90,7 @@ def store(
         "listen": listen,
         "security": who.security,
         "retention": _retention(context),
+        "keep_deletions": parse_age(keep_deletions),
     }
     if chain is None or name is None:
         program.call_members(name)
@@ -104,6 +115,7 @@ def up(
     listen: options.Listen = options.LISTEN,
     name: options.Name = None,
     look: dashboard.Wanted = False,
+    keep_deletions: KeepDeletions = MONTH,
     as_json: options.Json = False,
 ) -> None:
     """Run a tower and a store in one process: all that a laptop needs."""
@@ -114,7 +126,13 @@ def up(
     with Tower(tower, security=who.security) as introducer:
         at = introducer.address
         reach = ["--tower", at, "--listen", listen, *who.arguments]
-        kept = {"tower": at, "listen": listen, "security": who.security, "retention": _retention(context)}
+        kept = {
+            "tower": at,
+            "listen": listen,
+            "security": who.security,
+            "retention": _retention(context),
+            "keep_deletions": parse_age(keep_deletions),
+        }
         with dashboard.beside(look, *reach) as url:
             _keep(directory, kept, numbers, as_json, introducer, url=url)
 
@@ -162,6 +180,7 @@ def forward(
         ),
     ] = None,
     name: options.Name = None,
+    keep_deletions: KeepDeletions = MONTH,
     as_json: options.Json = False,
 ) -> None:
     """Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else."""
@@ -175,6 +194,7 @@ def forward(
         listen=at,
         peers=peers.split(",") if peers else [],
         retention=_retention(context),
+        keep_deletions=parse_age(keep_deletions),
         originals=originals,
         security=who.security,
     ) as member:

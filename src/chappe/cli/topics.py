@@ -155,11 +155,14 @@ def topics(
             else:
                 _say_none(filters, reach)
         return
-    held = look(reach, filters)
-    check_known(held, filters, reach)
+    with looking(reach, filters) as (held, view):
+        created = _heed_catalogue(held, view, filters)
+    check_known(held, [each for each in filters if each.name not in created], reach)
     groups = groupby(sorted(held.known), None if partitions else itemgetter(0))
-    producers = _producers(reach) if partitions and held.known else {}
+    producers = live_producers(reach) if partitions and held.known else {}
     rows = [_facts(list(group), held, producers, partitions) for _, group in groups]
+    rows += [] if partitions else [_empty(topic) for topic in sorted(created)]
+    rows.sort(key=itemgetter("topic"))
     if not rows:
         _say_none(filters, reach, quiet=as_json)
     elif as_json:
@@ -181,6 +184,24 @@ def topics(
                 show(f"store {held.call(store)} has refused since its start: {who} may not {verb}, {times}")
 
 
+def _heed_catalogue(held: Holdings, view: StoresView, filters: Sequence[Filter]) -> set[str]:
+    """Leave out deleted topics of which nothing is kept; return those that were created and have no partition."""
+    from chappe.reading.admin import TopicAdmin
+
+    there: set[str] = set()
+    with suppress(ChappeError):  # of stores that are too old to have a catalogue
+        there = set(TopicAdmin(view).topics())
+        for key in [key for key in held.known if key[0] not in there]:
+            view.known.pop(key, None)
+    known = {topic for topic, _ in held.known}
+    return {each for each in there - known if not filters or any(wanted.matches(each) for wanted in filters)}
+
+
+def _empty(topic: str) -> dict[str, Any]:
+    nothing = {"partitions": 0, "records": 0, "head": -1, "bytes": 0, "oldest": None, "newest": None}
+    return {"topic": topic, **nothing, "stores": [], "names": {}, "deleted_elsewhere": {}}
+
+
 def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = False) -> None:
     others = none_matches(filters, reach) if filters else None
     if others is not None:
@@ -189,7 +210,7 @@ def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = 
         print("no topics yet; make one with: echo hello | chappe produce greetings")
 
 
-def _producers(reach: options.Reach) -> dict[str, str]:
+def live_producers(reach: options.Reach) -> dict[str, str]:
     """Return names of the producers that are there, by partition, as far as they answer."""
     from chappe.api.log.looking import LogWatch
 

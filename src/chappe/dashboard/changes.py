@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from chappe import Producer
+from chappe import Admin, Producer
 from chappe.api.identity import state_directory
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.dashboard.entries import Entries, EntryRow, typed
@@ -23,7 +24,7 @@ from chappe.dashboard.sources.log import LogSource
 from chappe.data.markup import many
 from chappe.data.topic import check_topic, encode_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
-from chappe.log.queries import Answer, Request, SeekAnswer, SeekRequest, TrimAnswer, TrimRequest
+from chappe.log.queries import Answer, Request, SeekAnswer, SeekRequest
 from chappe.reading.offsets import Key, KnownPartition
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
@@ -33,7 +34,6 @@ logger = logging.getLogger("chappe")
 
 ANSWER_S: Final = 10.0  # a store removes files before it answers
 WRITE_S: Final = 10.0
-EVER: Final = 2**63 - 1
 READERS_NAMED: Final = 5
 NOTHING: Final = "Nothing is lost."
 
@@ -118,9 +118,10 @@ class DashboardChanges:
             f"{what} {many(lost, 'record')} of {topic}, about {size(bytes_lost)} in each copy, are lost for ever, "
             f"at {many(len(stores), 'store')}.",
             *self._unread(name, held, end),
-            "Offsets go on from where they are, and the topic stays in lists. A store that is away keeps its copy.",
+            "Offsets go on from where they are, and the topic stays in lists. A store that is away forgets them before it "
+            "serves again.",
         ]
-        carry_out = partial(self._trim, name, EVER if before_us is None else before_us, stores)
+        carry_out = partial(self._trim, name, before_us, stores)
         return Planned(title, " ".join(sentences), verb, carry_out)
 
     def _unread(self, topic: str, held: dict[str, KnownPartition], end: dict[str, int]) -> Iterator[str]:
@@ -137,17 +138,17 @@ class DashboardChanges:
             more = f" and {len(behind) - READERS_NAMED:,} more" if len(behind) > READERS_NAMED else ""
             yield f"Of these, {', '.join(behind[:READERS_NAMED])}{more}."
 
-    def _trim(self, topic: str, before: int, stores: list[str]) -> str:
-        records, problems = [0], []
-        for endpoint in stores:
-            try:
-                answer = self._ask(endpoint, TrimRequest(encode_topic(topic), before))
-                records.append(answer.records if isinstance(answer, TrimAnswer) else 0)
-            except ChappeError as error:
-                problems.append(str(error))
-        text = f"{max(records):,} records are gone at {len(records) - 1} of {many(len(stores), 'store')}."
-        if problems:
-            raise ChappeError(f"{_done(text)} What is left there, readers still get: {'; '.join(problems)}.")
+    def _trim(self, topic: str, before_us: int | None, stores: list[str]) -> str:
+        with Admin(stores=stores, security=self._security) as admin:
+            before = None if before_us is None else datetime.fromtimestamp(before_us / 1e6, UTC)
+            done = admin.trim(topic, before=before)
+        text = f"{done.records:,} records are gone at {len(done.stores)} of {many(len(stores), 'store')}."
+        if done.away:
+            text += " The others forget them before they serve again."
+        if done.refused:
+            raise ChappeError(
+                f"{_done(text)} What is left there, readers still get: {'; '.join(done.refused.values())}."
+            )
         return _done(text)
 
     def _ask(self, endpoint: str, request: Request) -> Answer:

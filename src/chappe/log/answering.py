@@ -232,9 +232,9 @@ def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Effec
 
 
 def answer_query(
-    storage: LogStorage, limits: LogLimits, client: bytes, request_id: bytes, request: Question
+    storage: LogStorage, limits: LogLimits, client: bytes, request_id: bytes, request: Question, catalogue: int
 ) -> tuple[Reply, Hole | None]:
-    """Return the reply to a query, and damage if reading found some."""
+    """Return the reply to a query, and damage if reading found some; ``catalogue`` is the version of the store's."""
     hole: Hole | None = None
     answer: Answer
     batches: tuple[bytes, ...] = ()
@@ -244,7 +244,7 @@ def answer_query(
             infos = storage.changed(decode_topic(request.topic_prefix), request.since, limit)
             holes = [hole for topic in {info.topic for info in infos} for hole in storage.holes(topic)]
             answer = heads_answer(
-                infos, request.since, limit, storage.version, storage.scrubbed_us, holes, storage.store_id
+                infos, request.since, limit, storage.version, storage.scrubbed_us, holes, storage.store_id, catalogue
             )
         elif isinstance(request, ReadRequest):
             answer, batches, hole = _read(storage, limits, request)

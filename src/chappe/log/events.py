@@ -368,6 +368,34 @@ class QueryDenied:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockAhead:
+    """Another store has changes of topics that are stamped ahead of this store's clock; they are not taken yet."""
+
+    store_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.store_id} has changes of topics that are stamped ahead of this store's clock, and they are "
+            "not taken yet: correct the clock here or there"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAway:
+    """This store was away for longer than deletions are remembered; it serves once another store answers."""
+
+    away_s: float
+    kept_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"this store was away for {self.away_s / 86400:,.1f} days, longer than deletions are remembered "
+            f"({self.kept_s / 86400:,.1f} days): it serves once another store answers; start one, or start this one "
+            "with a larger --keep-deletions"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class GroupMoved:
     """Partitions of a consumer group are to change hands: for the consumer itself, not for its program."""
 

@@ -54,6 +54,8 @@ from chappe.log.messages import (
 from chappe.log.ordered.machine import is_ordered
 from chappe.log.queries import (
     Answer,
+    CatalogueAnswer,
+    CatalogueRequest,
     ErrorAnswer,
     GroupAnswer,
     GroupBeat,
@@ -70,8 +72,8 @@ from chappe.log.queries import (
     SeekAnswer,
     SeekRequest,
     Stage,
-    TrimAnswer,
-    TrimRequest,
+    TopicAnswer,
+    TopicChange,
     filters_of,
 )
 from chappe.permissions.rules import ADMINISTER, AND, CONSUME, PRODUCE, STORE, Decisions, Verbs
@@ -287,9 +289,13 @@ class Guard:
             case HeadsRequest():
                 verbs, topic = READERS, decode_topic(request.topic_prefix)
                 allowed = bool(decisions.scopes(who, LISTERS, topic))
-            case TrimRequest():
+            case TopicChange():
                 verbs, topic = ADMINISTRATORS, decode_topic(request.topic)
-                allowed = decisions.may(who, verbs, topic)
+                same = request.entry is None or request.entry.topic == request.topic
+                allowed = same and decisions.may(who, verbs, topic)
+            case CatalogueRequest():
+                verbs, topic = LISTERS, ""
+                allowed = decisions.may_somewhere(who, verbs)
             case GroupBeat() | GroupSet() | GroupList():
                 verbs, topic = self._of_group(who, request)
                 allowed = not verbs
@@ -331,7 +337,7 @@ class Guard:
 
     def asked(self, request: Request) -> Request:
         """Return the request to pass to a store: answers that the member got under other rules do not count."""
-        if not isinstance(request, HeadsRequest):
+        if not isinstance(request, HeadsRequest | CatalogueRequest):
             return request
         since = _shifted(request.since, -self._rules())
         return msgspec.structs.replace(request, since=0 if since >> VERSION_BITS else since)
@@ -340,6 +346,8 @@ class Guard:
         """Return the part of a store's answer that a member may know, whoever asked."""
         if isinstance(answer, GroupAnswer):
             return self._positions(who, LISTERS, answer)
+        if isinstance(answer, CatalogueAnswer):
+            return self._catalogue(who, LISTERS, answer)
         return self._listed(who, LISTERS, answer) if isinstance(answer, HeadsAnswer) else answer
 
     def administers(self, who: str) -> bool:
@@ -353,14 +361,19 @@ class Guard:
                 return self._listed(who, STORES, answer)
             case GroupAnswer():
                 return self._positions(who, STORES, answer)
-            case ReadAnswer() | LastAnswer() | SeekAnswer() | TrimAnswer():
+            case CatalogueAnswer():
+                return self._catalogue(who, STORES, answer)
+            case TopicAnswer():
+                if not self._may(who, STORES, decode_topic(answer.entry.topic)):
+                    return ErrorAnswer(f"{who} may not store this topic", DENIED)
+            case ReadAnswer() | LastAnswer() | SeekAnswer():
                 if not self._may(who, STORES, decode_topic(answer.topic)):
                     return ErrorAnswer(f"{who} may not store this topic", DENIED)
         return answer
 
     def asking(self, who: str, request: Request) -> Request | None:
         """Return the request to put to a store; None if the store may not know of it."""
-        if isinstance(request, ReadRequest | SeekRequest | LastRequest | TrimRequest):
+        if isinstance(request, ReadRequest | SeekRequest | LastRequest | TopicChange):
             return request if self._may(who, STORES, decode_topic(request.topic)) else None
         if isinstance(request, GroupBeat):
             decisions = self._decisions()
@@ -369,7 +382,7 @@ class Guard:
                 if all(_may_filter(decisions, who, STORES, each) for each in filters_of(request.topics))
                 else None
             )
-        if not isinstance(request, HeadsRequest) or not request.since:
+        if not isinstance(request, HeadsRequest | CatalogueRequest) or not request.since:
             return request
         return msgspec.structs.replace(request, since=_shifted(request.since, -self._rules()))
 
@@ -382,9 +395,14 @@ class Guard:
         may = self._decisions().may
         kept = [each for each in answer.partitions if may(who, verbs, decode_topic(each[0]))]
         holes = [each for each in answer.holes if may(who, verbs, decode_topic(each[0]))]
-        return msgspec.structs.replace(
-            answer, partitions=kept, holes=holes, version=_shifted(answer.version, self._rules())
-        )
+        catalogue = answer.catalogue if answer.catalogue < 0 else _shifted(answer.catalogue, self._rules())
+        version = _shifted(answer.version, self._rules())
+        return msgspec.structs.replace(answer, partitions=kept, holes=holes, version=version, catalogue=catalogue)
+
+    def _catalogue(self, who: str, verbs: Verbs, answer: CatalogueAnswer) -> CatalogueAnswer:
+        may = self._decisions().may
+        kept = [each for each in answer.entries if may(who, verbs, decode_topic(each.topic))]
+        return msgspec.structs.replace(answer, entries=kept, version=_shifted(answer.version, self._rules()))
 
     def _rules(self) -> int:
         """Return a number that grows when the rules change, also while nobody runs here."""

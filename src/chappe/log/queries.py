@@ -9,7 +9,7 @@ is the same id, msgpack, and for READ one further frame for each batch.
 
 The second half is the exactly-once sink (``log.exactly_once``): rows are staged at one store, the sink's home, and
 a commit makes exactly the attempts that it names visible in one step. The third part is what consumer groups
-(``log.groups``) keep at stores.
+(``log.groups``) keep at stores, the fourth what administrators change of topics (``log.catalogue``).
 
 Topics and addresses travel as bytes: an original producer's need not be UTF-8.
 
@@ -27,6 +27,9 @@ import msgspec
 from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.defaults import (
     ATTEMPTS_MAX,
+    CATALOGUE_FLOORS_MAX,
+    CATALOGUE_PAGE,
+    CATALOGUE_SETTINGS_MAX,
     GROUP_FILTERS_MAX,
     GROUP_PAGE,
     GROUPS_MAX,
@@ -50,6 +53,8 @@ Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 OffsetOrNone = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=SINK_NAME_MAX)]  # a sink, a run, a store id
 Attempt = tuple[Offset, Offset]  # task, attempt
+Setting = bool | Number | float | Text
+Settings = Annotated[dict[Text, Setting], msgspec.Meta(max_length=CATALOGUE_SETTINGS_MAX)]
 Staged = tuple[Offset, Offset, Offset, Offset]  # task, attempt, pieces, rows
 
 
@@ -67,12 +72,17 @@ class ReadRequest(msgspec.Struct, frozen=True, array_like=True, tag="read"):
 
 
 class HeadsRequest(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
-    """Partitions of topics starting with ``topic_prefix`` that changed after ``since``, oldest change first."""
+    """Partitions of topics starting with ``topic_prefix`` that changed after ``since``, oldest change first.
+
+    A store says its address and the version of its catalogue, which the one that is asked takes first.
+    """
 
     topic_prefix: Name
     since: Number = 0
     limit: Number = HEADS_PAGE
     format: Offset = FORMAT
+    store: Text = ""
+    catalogue: OffsetOrNone = -1
 
 
 class SeekRequest(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
@@ -95,14 +105,47 @@ class LastRequest(msgspec.Struct, frozen=True, array_like=True, tag="last"):
     offset: OffsetOrNone = -1
 
 
-class TrimRequest(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
-    """Forget the records of a topic that were written before a moment, microseconds since 1970; batches go whole.
+class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
+    """The entry of one topic in the catalogue that stores agree on.
 
-    The answer, a TrimAnswer, comes when that is on disk. Offsets go on from where they are.
+    The settings of the later stamp count. ``deleted``: there are none, as the topic was deleted then. Records from
+    before ``before`` are forgotten, batches as a whole, and those below the floors, which name partitions with records
+    that were to be forgotten though they are stamped later. Of two trims the later one counts, and the larger floor.
+    All times are microseconds since 1970; ``stamp`` and ``trimmed`` say when the settings and the trim were last
+    changed, by a clock that never goes back; 0: never.
     """
 
     topic: Name
-    before: Number
+    stamp: Offset = 0
+    origin: Text = ""  # the store that took the change
+    deleted: bool = False
+    settings: Settings = {}
+    before: Offset = 0
+    trimmed: Offset = 0
+    floors: Annotated[list[tuple[Name, Offset]], msgspec.Meta(max_length=CATALOGUE_FLOORS_MAX)] = []
+
+
+class TopicChange(msgspec.Struct, frozen=True, array_like=True, tag="topic-change"):
+    """An administrator changes a topic; the answer, a TopicAnswer, comes when all of it is on the store's disk.
+
+    ``settings`` are set, or removed where the value is None; ``create`` makes an entry even if there are none.
+    ``delete`` removes all settings and forgets all records. Of ``before``, microseconds since 1970, older records are
+    forgotten, batches as a whole; 0: none. Offsets go on from where they are. ``entry`` is nothing of these: it is what
+    another store answered, handed on.
+    """
+
+    topic: Name
+    settings: Annotated[dict[Text, Setting | None], msgspec.Meta(max_length=CATALOGUE_SETTINGS_MAX)] = {}
+    create: bool = False
+    delete: bool = False
+    before: Offset = 0
+    entry: TopicEntry | None = None
+
+
+class CatalogueRequest(msgspec.Struct, frozen=True, array_like=True, tag="catalogue"):
+    """Topics that changed in the catalogue of a store after ``since``, the first change in front."""
+
+    since: Offset = 0
 
 
 class FindSink(msgspec.Struct, frozen=True, array_like=True, tag="find-sink"):
@@ -268,6 +311,8 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     name: Text = ""  # of the store, for people, if since is 0
     holes: list[tuple[Name, Name, Offset, Offset]] = []  # first and last of what the partitions lack in between
     store_id: Text = ""  # of the store that answers, which may have taken over the endpoint of another one
+    catalogue: OffsetOrNone = -1  # the version of its catalogue; -1: it is too old to have one
+    behind: bool = False  # it does not have the catalogue of the store that asks yet, and lists nothing
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""
@@ -302,11 +347,22 @@ class LastAnswer(msgspec.Struct, frozen=True, array_like=True, tag="last"):
     busy: bool = False
 
 
-class TrimAnswer(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
-    """The store has forgotten so many records of the topic."""
+class TopicAnswer(msgspec.Struct, frozen=True, array_like=True, tag="topic"):
+    """The change is on the disk of the store, which has forgotten so many ``records``; ``entry`` is what it has now."""
 
-    topic: Name
+    entry: TopicEntry
+    store_id: Text
     records: Offset
+
+
+class CatalogueAnswer(msgspec.Struct, frozen=True, array_like=True, tag="catalogue"):
+    """Changed topics; ask on from ``version`` if there are ``more``. ``serves``: it does not wait for others itself."""
+
+    version: Offset
+    more: bool
+    entries: Annotated[list[TopicEntry], msgspec.Meta(max_length=CATALOGUE_PAGE)]
+    store_id: Text
+    serves: bool
 
 
 class SinkAnswer(msgspec.Struct, frozen=True, array_like=True, tag="sink"):
@@ -383,14 +439,16 @@ EARLY: Final = "early"
 
 SinkRequest: TypeAlias = FindSink | AttachSink | Stage | Commit | Drop
 GroupRequest: TypeAlias = GroupBeat | GroupSet | GroupList
-Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | LastRequest | TrimRequest | SinkRequest | GroupRequest
+TopicRequest: TypeAlias = TopicChange | CatalogueRequest
+Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | LastRequest | TopicRequest | SinkRequest | GroupRequest
 SinkReply: TypeAlias = SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
 Answer: TypeAlias = (
     ReadAnswer
     | HeadsAnswer
     | SeekAnswer
     | LastAnswer
-    | TrimAnswer
+    | TopicAnswer
+    | CatalogueAnswer
     | SinkAnswer
     | StagedAnswer
     | CommitAnswer
@@ -464,6 +522,7 @@ def heads_answer(
     scrubbed_us: int = 0,
     holes: Sequence[Hole] = (),
     store_id: str = "",
+    catalogue: int = -1,
 ) -> HeadsAnswer:
     """Return the answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port.
 
@@ -475,7 +534,16 @@ def heads_answer(
         known = i.first, i.next, i.bytes, i.timestamp_min, i.timestamp_max, i.version
         rows.append((encode_topic(i.topic), encode_topic(i.partition), *known))
     known_to = rows[-1][-1] if more and rows else max(version, since)
-    return HeadsAnswer(rows, known_to, more, scrubbed_us, format=FORMAT, holes=_told(infos, holes), store_id=store_id)
+    return HeadsAnswer(
+        rows,
+        known_to,
+        more,
+        scrubbed_us,
+        format=FORMAT,
+        holes=_told(infos, holes),
+        store_id=store_id,
+        catalogue=catalogue,
+    )
 
 
 def _told(infos: Sequence[PartitionInfo], holes: Sequence[Hole]) -> list[tuple[bytes, bytes, int, int]]:

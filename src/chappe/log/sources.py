@@ -18,7 +18,7 @@ from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.queries import HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
+from chappe.log.queries import CatalogueRequest, HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
 from chappe.log.storage import Hole
 
 ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
@@ -97,6 +97,8 @@ class KnownStore:
     again: bool = False  # somebody wanted to know what is new after it was asked
     poll_at: float = 0.0  # when it is to be asked again, once these are answered
     down_until: float = -math.inf
+    catalogue: int = -1  # the version of its catalogue up to which we have it
+    ahead: bool = False  # some of that is from the future, and asked for again
 
     def has(self, key: Key, offset: int) -> bool:
         first, next_ = self.heads.get(key, (0, 0))
@@ -126,7 +128,7 @@ class KnownStore:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request under way: of a partition (``key``), for news (``filter``), or for the names of all topics."""
+    """A request under way: of a partition (``key``), for news (``filter``), for names of topics, or the catalogue."""
 
     store: str
     at: float
@@ -157,6 +159,8 @@ class Sources:
         self._polls: Deadlines[str] = Deadlines()  # by address: who is to be asked for news
         self._late: Deadlines[int] = Deadlines()  # by request: who has not answered by then
         self._last_id = 0
+        self.asker = ""  # of a store that asks: its address, and the version of its catalogue
+        self.asker_catalogue = -1
 
     def found(self, address: str, endpoint: str, now: float, store_id: str = "") -> bool:
         """Note where a store answers; return whether that is news."""
@@ -280,8 +284,14 @@ class Sources:
 
     def news(self, store: KnownStore, wanted: Filter, now: float) -> Effect:
         """Ask which partitions changed since the last answer."""
-        request = HeadsRequest(encode_topic(wanted.name), store.since.get(wanted, 0))
+        since = store.since.get(wanted, 0)
+        name = encode_topic(wanted.name)
+        request = HeadsRequest(name, since, store=self.asker, catalogue=self.asker_catalogue)
         return self._ask(store, request, Question(store.address, now, filter=wanted))
+
+    def catalogue(self, store: KnownStore, now: float) -> Effect:
+        """Ask which topics changed in its catalogue since the last answer; it is asked for news after that."""
+        return self._ask(store, CatalogueRequest(max(0, store.catalogue)), Question(store.address, now))
 
     def names(self, now: float) -> list[Effect]:
         """Ask one store which topics there are; the first page will do."""

@@ -43,7 +43,9 @@ class WriteRecords:
 
 @dataclass(frozen=True, slots=True)
 class RunRetention:
-    """A job of a store's disk: remove what the retention policies say."""
+    """A job of a store's disk: remove what the retention policies say, those of ``topics`` first."""
+
+    topics: tuple[tuple[str, Retention], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

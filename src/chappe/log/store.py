@@ -17,19 +17,21 @@ from typing import Final, TypeAlias
 from chappe.core import Clock, Effect, Publish, Reply, Report, Subscribe
 from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
-from chappe.defaults import INFO_S, POLL_HEADS_S
+from chappe.defaults import DELETIONS_KEPT_S, INFO_S, POLL_HEADS_S
 from chappe.errors import ChappeError, StorageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
 from chappe.log.backfill import EVERYTHING, Backfill
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.beacon import CONSUMING, kind_of
+from chappe.log.catalogue import Catalogue, CatalogueJob, KeptCatalogue, StoreOpening
 from chappe.log.clocks import Clocks
 from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, KeptSinks, SinkJob
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps, Load, check_single
 from chappe.log.groups.table import GroupJob, GroupTables, KeptGroup
+from chappe.log.guard import VERSION_BITS
 from chappe.log.last_values import LastValues
 from chappe.log.messages import (
     Ack,
@@ -50,7 +52,11 @@ from chappe.log.messages import (
     address_in,
 )
 from chappe.log.queries import (
+    UNKNOWN,
     Answer,
+    CatalogueAnswer,
+    CatalogueRequest,
+    ErrorAnswer,
     GroupBeat,
     GroupList,
     GroupSet,
@@ -61,17 +67,19 @@ from chappe.log.queries import (
     ReadRequest,
     Request,
     SeekRequest,
-    TrimRequest,
+    TopicChange,
 )
 from chappe.log.sources import Inquiries, Key, KnownStore, Question, Sources
 from chappe.log.storage import LogStorage, RunRetention, ScrubPiece, WriteRecords
-from chappe.log.writing import StoreWriter, Trims
+from chappe.log.writing import StoreWriter
 
 INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose answers list everything
+STRANGE_S: Final = 5.0  # a store that asks and is not found by then is answered all the same
+VERSION_MASK: Final = (1 << VERSION_BITS) - 1
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO, which is repeated every ``INFO_S``
 
 
-StoreJob: TypeAlias = WriteRecords | RunRetention | SinkJob | GroupJob | ScrubPiece
+StoreJob: TypeAlias = WriteRecords | RunRetention | SinkJob | GroupJob | CatalogueJob | ScrubPiece
 StoreOutcome: TypeAlias = Intent | ScrubEnded | ChappeError | None
 
 
@@ -82,6 +90,8 @@ class LogStore:
         endpoint: Our query socket, as others reach it.
         kept: The sinks and staged rows that were found on disk.
         groups: The consumer groups that were found there.
+        catalogue: The catalogue of topics that was found there.
+        deletions_s: So long deletions are remembered.
     """
 
     def __init__(
@@ -94,6 +104,8 @@ class LogStore:
         clock: Clock,
         kept: KeptSinks | None = None,
         groups: Sequence[KeptGroup] = (),
+        catalogue: KeptCatalogue | None = None,
+        deletions_s: float = DELETIONS_KEPT_S,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
         self.limits = limits
@@ -103,6 +115,8 @@ class LogStore:
         self.endpoint = endpoint
         self.subscriptions = PeerSubscriptions()
         self._sources = Sources(limits.asks_max, limits=limits)
+        self._sources.asker = address
+        self._strangers: dict[str, float] = {}  # stores that asked and that are not known yet, and when they did first
         self._gaps = Gaps(address, self._sources, limits, eager=False)
         self._timers: Deadlines[str] = Deadlines()  # what is due of ``_duties``
         self._timers.set("heal", now)
@@ -112,7 +126,19 @@ class LogStore:
         self._unfilled = self._backfill.unfilled
         self._last = LastValues(storage, limits)
         self._clocks = Clocks(address, clock, limits.clock_pause_s)
-        self._trims = Trims(storage)
+        kept_catalogue = catalogue or KeptCatalogue()
+        self._opening = StoreOpening(
+            storage.store_id,
+            kept_catalogue,
+            clock.wall_ns() // 1000,
+            now,
+            holds=bool(storage.topics()),
+            wait_s=limits.catalogue_wait_s,
+            kept_s=deletions_s,
+        )
+        self.catalogue = Catalogue(
+            storage, self._writer, self._sources, clock, kept_catalogue, self._opening, deletions_s, limits
+        )
         self._inquiries = Inquiries(INQUIRY_PAUSE_S)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(
@@ -122,7 +148,7 @@ class LogStore:
         self._duties: dict[str, Callable[[float], list[Effect]]] = {
             "info": self._tell_newcomers,
             "heal": self._heal,
-            "retain": lambda now: self._trims.retain(),
+            "retain": lambda now: self.catalogue.retain(),
             "write": self._writer.write,
         }
         self.written_records = 0
@@ -162,6 +188,10 @@ class LogStore:
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
         """Take a message that a member published. Raises ProtocolError for a malformed batch."""
+        if not self._opening.open and isinstance(message, Fetch | GetHeads | ConsumerHello):
+            if self._opening.refused() is None:
+                self._opening.held.append(message)
+            return []
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
                 key, batch = (topic, partition), Batch.parse(body)
@@ -187,9 +217,11 @@ class LogStore:
                 return answer_heads(self.storage, prefix, requester)
             case ConsumerHello(topic, requester, subjects) if topic == self.address:
                 return [each for subject in subjects for each in answer_heads(self.storage, subject, requester)]
-            case StoreInfo(_, store, _, endpoint) if store != self.address:
-                self._sources.found(store, endpoint, now)
-                return self._sources.polls(EVERYTHING, now)
+            case StoreInfo(_, store, store_id, endpoint) if store != self.address:
+                news = self._sources.found(store, endpoint, now, store_id)
+                # A store that waits itself answers nothing else.
+                first = [self._sources.catalogue(self._sources.stores[store], now)] if news and not self.serves else []
+                return [*first, *self._sources.polls(EVERYTHING, now)]
             case AskClock(_, requester, _) if requester not in self._sources.stores and requester != self.address:
                 return self._clocks.answer(message, now)
             case ClockTold() if message.topic == self.address:
@@ -200,15 +232,35 @@ class LogStore:
         self, client: bytes, request_id: bytes, request: Request, payload: bytes, now: float
     ) -> list[Effect]:
         """Take a request on the query socket; ``payload`` is its third frame, if it has one."""
-        if isinstance(request, TrimRequest):
-            return self._trims.trim(client, request_id, request)
+        if isinstance(request, CatalogueRequest):
+            return [Reply(client, QueryReply(request_id, self.catalogue.answer(request, serves=self.serves)))]
+        if not self.serves and isinstance(
+            request, ReadRequest | HeadsRequest | SeekRequest | LastRequest | TopicChange
+        ):
+            refusal = self._opening.refused()
+            if refusal is not None:
+                return [Reply(client, QueryReply(request_id, refusal))]
+            self._opening.held.append((client, request_id, request, payload))
+            return []
+        if isinstance(request, TopicChange):
+            return self.catalogue.change(client, request_id, request, now)
         if isinstance(request, LastRequest):
             return [Reply(client, QueryReply(request_id, *self._last.answer(request, now)))]
         if isinstance(request, GroupBeat | GroupSet | GroupList):
             return self.groups.handle_request(client, request_id, request, now)
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
-        reply, hole = answer_query(self.storage, self.limits, client, request_id, request)
+        if isinstance(request, HeadsRequest) and request.catalogue > 0 and self._behind(request, now):
+            answer = HeadsAnswer(
+                [],
+                max(0, request.since),
+                False,
+                store_id=self.storage.store_id,
+                catalogue=self.catalogue.version,
+                behind=True,
+            )
+            return [Reply(client, QueryReply(request_id, answer))]
+        reply, hole = answer_query(self.storage, self.limits, client, request_id, request, self.catalogue.version)
         return [reply, *self._backfill.report_damage([hole] if hole else [])]
 
     def handle_answer(
@@ -222,7 +274,7 @@ class LogStore:
         if question.hole is not None:
             return self._backfill.healing(source, question.hole, answer, batches, now)
         if question.key is None:
-            return self._listed(source, question, answer, now) if isinstance(answer, HeadsAnswer) else []
+            return self._told(source, question, answer, now)
         actions: list[Effect] = []
         for batch in self._gaps.answered(source, question, answer, batches, now):
             actions += self._arrived(question.key, batch, now, live=False)
@@ -271,6 +323,9 @@ class LogStore:
             case GroupJob():
                 assert not isinstance(outcome, Intent | ScrubEnded)
                 return self.groups.handle_done(outcome, now)
+            case CatalogueJob():
+                assert not isinstance(outcome, Intent | ScrubEnded)
+                return [*self.catalogue.handle_done(outcome, now), *self._open(now)]
             case RunRetention():
                 return self._retained("" if outcome is None else str(outcome), now)
             case ScrubPiece():
@@ -326,13 +381,15 @@ class LogStore:
         for key in self._unfilled:
             info = self.storage.partition(*key)
             self._unfilled.gone(key, 0 if info is None else info.first)
-        return self._trims.retained(problem)
+        done = [*self.catalogue.retained(problem, now), *self._open(now)]
+        return [*done, *(self.catalogue.maintain(now) if self.serves else ())]
 
     def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due: tell newcomers of us, ask again, heal, keep the retention."""
         actions = [action for name in self._timers.due(now) for action in self._duties[name](now)]
         self._gaps.unanswered(self._sources.overdue(now))
         actions += self._sources.polls(EVERYTHING, now)
+        actions += self._open(now)
         if now >= self._answering.due:
             actions += self._answering.serve(now)
         actions += self.transactions.handle_timeout(now) + self._clocks.handle_timeout(now)
@@ -347,8 +404,29 @@ class LogStore:
 
     def next_timeout(self) -> float:
         due = min(self._timers.next, self._answering.due, self._last.due, self.transactions.next_timeout())
-        due = min(due, self._inquiries.next_timeout())
+        due = min(due, self._inquiries.next_timeout(), self._opening.until)
         return min(due, self._sources.next_timeout(), self._gaps.next_timeout(), self._clocks.next_timeout())
+
+    @property
+    def serves(self) -> bool:
+        """False while it waits for other stores to tell what was deleted while it was away."""
+        return self._opening.open
+
+    def _open(self, now: float) -> list[Effect]:
+        """Serve from now on, if it is time to; answer what was asked meanwhile."""
+        opening = self._opening
+        opening.open = opening.open or now >= opening.until
+        if not opening.open:
+            late, opening.told = not opening.told, True
+            return [Report(opening.why())] if late else []
+        self.catalogue.announce()
+        effects: list[Effect] = []
+        for each in opening.release():
+            if isinstance(each, tuple):
+                effects += self.handle_request(*each, now)
+            else:
+                effects += self.handle_message(each, now)
+        return effects
 
     def _inquiry(self) -> Effect:
         """Ask original stores for their partitions; stores of chappe are asked by query instead."""
@@ -389,7 +467,7 @@ class LogStore:
         return told if stream is None else f"{self._gaps.story(key, stream.gap, now)}; {told}"
 
     def invariants(self) -> list[str]:
-        parts = self._writer, self.transactions, self._last, self.groups
+        parts = self._writer, self.transactions, self._last, self.groups, self.catalogue
         return [each for part in parts for each in part.invariants()]
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Effect]:
@@ -427,6 +505,37 @@ class LogStore:
 
     def _stamped(self, sequence: int, content: bytes) -> Batch:
         return Batch.parse(encode_batch(sequence, [content], self.clock.wall_ns() // 1000), check=False)
+
+    def _behind(self, request: HeadsRequest, now: float) -> bool:
+        """Return True if the catalogue of a store that asks is to be taken before it takes anything from here.
+
+        It has forgotten what is deleted, and would take from here what is not forgotten here yet.
+        """
+        source = self._sources.stores.get(request.store)
+        if source is not None:
+            self._strangers.pop(request.store, None)
+            return source.catalogue < 0 or source.catalogue & VERSION_MASK < request.catalogue
+        if len(self._strangers) >= self.limits.stores_max:
+            self._strangers.clear()
+        return now < self._strangers.setdefault(request.store, now) + STRANGE_S
+
+    def _told(self, source: KnownStore, question: Question, answer: Answer, now: float) -> list[Effect]:
+        """Take another store's catalogue, and its partitions once that is taken: nothing deleted returns from it."""
+        effects: list[Effect] = []
+        if isinstance(answer, CatalogueAnswer):
+            effects = self.catalogue.take(source, answer, now)
+        elif isinstance(answer, HeadsAnswer) and answer.catalogue not in (source.catalogue, 0, -1):
+            effects = [self._sources.catalogue(source, now)]
+        elif isinstance(answer, HeadsAnswer) and not answer.behind:
+            if answer.catalogue == 0 and source.catalogue < 0:  # there is nothing to take
+                source.catalogue = 0
+                effects = self.catalogue.take(source, CatalogueAnswer(0, False, [], answer.store_id, True), now)
+            if self._opening.outdated:
+                effects += self.catalogue.adopt(source, answer, now)
+            effects += self._listed(source, question, answer, now)
+        elif isinstance(answer, ErrorAnswer) and answer.kind == UNKNOWN:  # it is too old to have a catalogue
+            self._opening.met(source.store_id, serves=True, listed=False)
+        return [*effects, *self._open(now)]
 
     def _listed(self, source: KnownStore, question: Question, answer: HeadsAnswer, now: float) -> list[Effect]:
         (everything,) = EVERYTHING

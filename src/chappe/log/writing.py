@@ -11,19 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from chappe.core import Clock, Effect, Persist, Reply, Report
-from chappe.data.topic import decode_topic
+from chappe.core import Clock, Effect, Persist, Report
 from chappe.deadlines import Deadlines
 from chappe.defaults import BATCH_RECORDS_MAX, DISK_RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch, merge
 from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.gap import Gaps, GapState, PartitionGap
-from chappe.log.queries import Answer, ErrorAnswer, QueryReply, TrimAnswer, TrimRequest
 from chappe.log.sources import Key
-from chappe.log.storage import AppendRecords, Hole, LogStorage, PartitionInfo, RunRetention, WriteRecords
+from chappe.log.storage import AppendRecords, Hole, LogStorage, WriteRecords
 
 
 @dataclass(slots=True)
@@ -273,6 +270,17 @@ class StoreWriter:
                 self._gaps.progress(key, gap)
             self.prune(key)
 
+    def begin_later(self, key: Key, first: int, now: float) -> list[Effect]:
+        """Forget what a partition has before ``first``; it goes on there at the earliest."""
+        self._storage.reset(*key, first)
+        stream = self.streams.get(key)
+        if stream is None or stream.gap.next >= first:
+            return []
+        stream.gap.next = first
+        effects = self.go_on(key, stream, now)
+        self.prune(key)
+        return effects
+
     def forget(self, now: float) -> list[tuple[Key, int, int]]:
         """Forget all that is not stored, as the write failed; return partition, first and end of what was forgotten.
 
@@ -327,63 +335,3 @@ class StoreWriter:
         if self.staged_bytes < 0 or (self.staged_bytes and not (self._dirty or self._heals or self._in_flight)):
             found.append(f"{self.staged_bytes} bytes are counted as staged, and nothing is")
         return found
-
-
-TRIMS_MAX: Final = 100  # that wait for the disk at once; further ones are refused
-PARTITIONS_ALL: Final = 1_000_000
-
-
-class Trims:
-    """Records that a store is asked to forget: at once for readers, and confirmed once the disk has it.
-
-    Offsets are never used again: a partition of which nothing is left goes on where it was. Every run of retention
-    begins here, since a trim is confirmed after the next one.
-    """
-
-    def __init__(self, storage: LogStorage) -> None:
-        self._storage = storage
-        self._begun = self._ended = 0  # runs of retention
-        self._waiting: list[tuple[int, bytes, bytes, TrimAnswer]] = []  # the run that makes it durable; who asked
-
-    def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Effect]:
-        if len(self._waiting) >= TRIMS_MAX:
-            return [
-                Reply(
-                    client, QueryReply(request_id, ErrorAnswer(f"{TRIMS_MAX} others trim topics just now: ask again"))
-                )
-            ]
-        topic = decode_topic(request.topic)
-        forgotten = 0
-        for info in self._storage.changed(topic, 0, PARTITIONS_ALL):
-            if info.topic == topic:
-                first = self._first(info, request.before)
-                if first > info.first:
-                    forgotten += first - info.first
-                    self._storage.reset(topic, info.partition, first)
-        retaining = self.retain()
-        self._waiting.append((self._begun, client, request_id, TrimAnswer(request.topic, forgotten)))
-        return retaining
-
-    def _first(self, info: PartitionInfo, before: int) -> int:
-        if info.next == info.first or before <= info.timestamp_min:
-            return info.first
-        if before > info.timestamp_max:
-            return info.next
-        return self._storage.offset_at(info.topic, info.partition, before)
-
-    def retain(self) -> list[Effect]:
-        self._begun += 1
-        return [Persist(RunRetention())]
-
-    def retained(self, problem: str) -> list[Effect]:
-        """Answer those who wait for the oldest run, which has ended, or could not do its work."""
-        self._ended += 1
-        done = [each for each in self._waiting if each[0] <= self._ended]
-        self._waiting = [each for each in self._waiting if each[0] > self._ended]
-        return [Reply(client, QueryReply(raw_id, _answer(answer, problem))) for _, client, raw_id, answer in done]
-
-
-def _answer(answer: TrimAnswer, problem: str) -> Answer:
-    if not problem:
-        return answer
-    return ErrorAnswer(f"its disk refuses, so that what is forgotten may come back when it starts anew: {problem}")

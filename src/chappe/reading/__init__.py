@@ -7,6 +7,8 @@ bounds.py     the ranges that lie between a start and an end; which offset a mom
 fetch.py      how ranges are read, failing over from store to store
 topic.py      ``read_topic`` and ``read_batches``
 topics.py     ``list_topics``: which topics there are
+groups.py     consumer groups
+admin.py      ``Admin``: settings, deletions and trims of topics
 
 Nothing here imports pyspark, and pyarrow only when records are read or a regular expression is used.
 """

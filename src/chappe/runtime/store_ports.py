@@ -12,8 +12,17 @@ import msgspec
 import zmq
 
 from chappe.core import Effect, Reply
-from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_IDLE_S, SCRUB_PIECE_BYTES, SCRUB_SHARE
+from chappe.defaults import (
+    BATCH_BYTES_MAX,
+    DELETIONS_KEPT_S,
+    DISK_RETRY_S,
+    SCRUB_BYTES_S,
+    SCRUB_IDLE_S,
+    SCRUB_PIECE_BYTES,
+    SCRUB_SHARE,
+)
 from chappe.errors import ChappeError, ProtocolError, StorageError
+from chappe.log.catalogue import CatalogueJob, CatalogueStorage
 from chappe.log.exactly_once.staged import CommitBatch, Finishing, SinkJob, StagedStorage, recover
 from chappe.log.forwarder import LogForwarder
 from chappe.log.groups.table import GroupJob, GroupStorage
@@ -55,11 +64,13 @@ class StorePorts(LogPorts):
         storage: Keeps records; closed with the node.
         staged: Keeps rows of exactly-once sinks; closed with the node.
         groups: Keeps positions of consumer groups; closed with the node.
+        catalogue: Keeps settings and deletions of topics; closed with the node.
         meeting: How it meets others.
         name: For people.
         forwards: Whether it passes on what it takes.
         keeping: The batches of the chain whose member it is the store of.
         retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
+        deletions_s: How long deletions are remembered.
 
     Raises:
         StorageError: The disk refuses a commit that was decided before the store's last end.
@@ -73,25 +84,35 @@ class StorePorts(LogPorts):
         storage: LogStorage,
         staged: StagedStorage,
         groups: GroupStorage,
+        catalogue: CatalogueStorage,
         meeting: Meeting,
         *,
         name: str,
         forwards: bool = False,
         keeping: Keeping | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
+        deletions_s: float = DELETIONS_KEPT_S,
         on_report: Callable[[object], None],
     ) -> None:
         self.storage = storage
         self._staged = staged
         self._groups = groups
+        self._catalogue = catalogue
         self._retention = list(retention)
-        self._policies = [(each, kept.age_s, kept.bytes, kept.records) for each, kept in retention[:POLICIES_TOLD]]
         self._name = name
         self._closing = machine.current().event()
         self._queries_left = False  # in the queue, as a commit is under way
         kept = recover(staged, storage)
         self.store = LogStore(
-            address, storage, "", now=time.monotonic(), clock=SYSTEM_CLOCK, kept=kept, groups=groups.kept()
+            address,
+            storage,
+            "",
+            now=time.monotonic(),
+            clock=SYSTEM_CLOCK,
+            kept=kept,
+            groups=groups.kept(),
+            catalogue=catalogue.kept(),
+            deletions_s=deletions_s,
         )
         self._role: LogStore | LogForwarder | OrderedRole = self.store
         if forwards:
@@ -121,6 +142,7 @@ class StorePorts(LogPorts):
         self.storage.close()
         self._staged.close()
         self._groups.close()
+        self._catalogue.close()
 
     # -- queries ----------------------------------------------------------------------------------------
 
@@ -156,7 +178,7 @@ class StorePorts(LogPorts):
             more: dict[str, object] = {"name": self._name}
             if guard.administers(who):
                 refusals = [] if self.gate is None else self.gate.refusals.listed()
-                more |= {"refusals": refusals, "retention": self._policies}
+                more |= {"refusals": refusals, "retention": self._policies()}
             effects = [_with(each, **more) for each in effects]
         return [
             Reply(each.to, replace(each.message, answer=guard.told(who, each.message.answer)))
@@ -171,8 +193,13 @@ class StorePorts(LogPorts):
             return [Reply(frames[0], QueryReply(frames[1], request))]
         effects = self._ask_role(frames, request)
         if isinstance(request, HeadsRequest) and not request.since:
-            effects = [_with(each, retention=self._policies, name=self._name) for each in effects]
+            effects = [_with(each, retention=self._policies(), name=self._name) for each in effects]
         return effects
+
+    def _policies(self) -> list[tuple[str, float | None, int | None, int | None]]:
+        """Return the retention as it is told: that of topics with a setting in front."""
+        found = [*self.store.catalogue.policies, *self._retention][:POLICIES_TOLD]
+        return [(each, kept.age_s, kept.bytes, kept.records) for each, kept in found]
 
     def _ask_role(self, frames: list[bytes], request: Request) -> Sequence[Effect]:
         if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
@@ -193,10 +220,13 @@ class StorePorts(LogPorts):
 
     def carry_out(self, job: Any) -> object:
         if isinstance(job, RunRetention):
-            return self._retain()
+            return self._retain(job)
         try:
             if isinstance(job, GroupJob):
                 self._groups.keep(job.changes)
+                return None
+            if isinstance(job, CatalogueJob):
+                self._catalogue.keep(job)
                 return None
             return self.storage.write(job.appends) if isinstance(job, WriteRecords) else self._transact(job)
         except StorageError:
@@ -229,9 +259,9 @@ class StorePorts(LogPorts):
     def _commit_waits(self, error: StorageError) -> None:
         self.driver.do(self.store.commit_waits(error, time.monotonic()))
 
-    def _retain(self) -> object:
+    def _retain(self, job: RunRetention) -> object:
         try:
-            return self.storage.retain(self._retention, time.time_ns() // 1000)
+            return self.storage.retain([*job.topics, *self._retention], time.time_ns() // 1000)
         except (StorageError, OSError) as error:
             logger.warning("retention failed and is tried again later: %s", error)
             return StorageError(str(error))
@@ -244,7 +274,7 @@ class StorePorts(LogPorts):
             for written in outcome.written:
                 self.storage.publish(written)
             outcome = outcome.intent
-        elif isinstance(job, SinkJob | GroupJob) or isinstance(outcome, ChappeError):
+        elif isinstance(job, SinkJob | GroupJob | CatalogueJob) or isinstance(outcome, ChappeError):
             pass
         elif isinstance(job, WriteRecords):
             self.storage.publish(outcome)

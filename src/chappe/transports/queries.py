@@ -87,6 +87,7 @@ class StoreClient:
         self.retention: list[tuple[str, float | None, int | None, int | None]] | None = None  # likewise
         self.name = ""  # of the store, for people, as it last said
         self.holes: dict[tuple[str, str], list[tuple[int, int]]] = {}  # first and last, as ``heads`` heard last
+        self.store_id = ""  # likewise
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
@@ -201,6 +202,7 @@ class StoreClient:
                 self.refusals, self.retention = answer.refusals, answer.retention
                 self.name = answer.name if is_label(answer.name) else ""
             since = answer.version
+            self.store_id = answer.store_id
             self.scrubbed_us = answer.scrubbed_us
             if not answer.more:
                 return found, since

@@ -11,9 +11,12 @@ from typing import Any, ClassVar
 
 from tests.worlds.disk import Block, Key, Part, SimDisk
 
+from chappe.errors import StorageError
 from chappe.log.batch import Batch
+from chappe.log.catalogue import CatalogueJob
 from chappe.log.exactly_once.staged import CommitBatch, Intent, SinkJob, StagedAttempt, Step
 from chappe.log.storage import AppendRecords, Retention, RunRetention, WriteRecords
+from chappe.storage.catalogue_database import CatalogueDatabase
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import FileOps
 from chappe.storage.staged_files import StagedFiles
@@ -178,6 +181,20 @@ class WatchedStorage(SegmentStorage):
         """See ``LogStorage``."""
         super().forget(retained)
         self._disk.look(self)
+
+
+class WatchedCatalogue(CatalogueDatabase):
+    """What a store keeps of the catalogue of topics, which says what it keeps, and at times refuses to."""
+
+    world: ClassVar[Any] = None
+
+    def keep(self, job: CatalogueJob) -> None:
+        """See ``CatalogueStorage``."""
+        with self.world.counted(CatalogueJob):
+            if self.world.trims.there and self.world.trims.rng.random() < 0.1:
+                raise StorageError("the disk has no room for the catalogue")
+            super().keep(job)
+        self.world.show("on_catalogue", job)
 
 
 class WatchedStaged(StagedFiles):

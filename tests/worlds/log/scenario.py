@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from tests.worlds.log.aging import Ages, WatchedAged
 from tests.worlds.log.checkers import all_checkers
-from tests.worlds.log.disks import StoreDisk, WatchedStaged, WatchedStorage
+from tests.worlds.log.disks import StoreDisk, WatchedCatalogue, WatchedStaged, WatchedStorage
 from tests.worlds.log.ends import Ends
 from tests.worlds.log.exactly_once import ExactlyOnce
 from tests.worlds.log.faults import USUAL_S, LogFaults
@@ -136,6 +136,7 @@ class Log(DisturbedWorld, WatchedLog):
             (store_ports, "Finishing", kind_made_by(Finishing, partial(Finishing, limits=limits))),
             (stores, "SegmentStorage", WatchedStorage),
             (stores, "StagedFiles", WatchedStaged),
+            (stores, "CatalogueDatabase", WatchedCatalogue),
             (consumers, "Aged", WatchedAged),
             (journal, "ROTATE_BYTES", self.rotate_bytes),
             (journal.Journal, "trim", lambda owner, offset: self._trim(owner, offset)),
@@ -338,11 +339,11 @@ class Log(DisturbedWorld, WatchedLog):
 
     def play(self) -> Outcome:
         """As every world; storage says here what it writes."""
-        WatchedStorage.world = WatchedStaged.world = self
+        WatchedStorage.world = WatchedStaged.world = WatchedCatalogue.world = self
         try:
             return super().play()
         finally:
-            WatchedStorage.world = WatchedStaged.world = None
+            WatchedStorage.world = WatchedStaged.world = WatchedCatalogue.world = None
 
 
 class Sink(Log):

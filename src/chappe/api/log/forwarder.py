@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chappe.api.log.store import Store
 from chappe.api.taps import LogTap, tap_gate
-from chappe.defaults import FORWARDER_PORT, TOWER_HOST
+from chappe.defaults import DELETIONS_KEPT_S, FORWARDER_PORT, TOWER_HOST
 from chappe.log.storage import Retention
 from chappe.runtime.meeting import AsForwarder
 from chappe.runtime.tap_ports import TapPorts
@@ -29,7 +29,8 @@ class Forwarder(Store):
         listen: ``HOST[:PORT]``, with ``*`` for all interfaces, or ``HOST:PORT:PORT:PORT``. Members publish to the
             first port, listen at the second and ask at the third; given one, the next two follow. 0: any free ports.
         peers: ``HOST[:PORT]`` of the other forwarders, in a list or separated by commas.
-        retention: Pairs of a topic or ``prefix*`` and its ``Retention``; the first that matches counts.
+        retention: As of ``Store``.
+        keep_deletions: As of ``Store``.
         originals: ``HOST[:PORT[:SECOND-PORT]]`` where programs of the original find the forwarder, as they would a
             tower; it must reach the ports that they publish on. None: nowhere. They have no keys: with keys they come
             in only there, one more port follows, and they have the permissions of the identity ``originals``.
@@ -51,6 +52,7 @@ class Forwarder(Store):
         listen: str = f"{TOWER_HOST}:{FORWARDER_PORT}",
         peers: str | Sequence[str] = (),
         retention: Sequence[tuple[str, Retention]] = (),
+        keep_deletions: float = DELETIONS_KEPT_S,
         originals: str | None = None,
         name: str | None = None,
         security: LogSecurity = None,
@@ -65,7 +67,7 @@ class Forwarder(Store):
             check_listening(security, host, "forwarder")
         gate = gate_of(keys_of(security))
         self._meeting = AsForwarder(address, ForwarderAddress.parse_many(peers), tower, gate)
-        self._open(directory, self._meeting, retention, forwards=True)
+        self._open(directory, self._meeting, retention, keep_deletions, forwards=True)
 
     def tap(self, host: str = TOWER_HOST, port: int = 0) -> int:
         """Let ``chappe tap`` see the traffic of this forwarder; return the port, by default any free one.

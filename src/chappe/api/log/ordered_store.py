@@ -12,7 +12,7 @@ from chappe.api.chain.server import ChainServer
 from chappe.api.chain.status import ChainServerStatus
 from chappe.api.log.store import Store
 from chappe.data.label import is_label
-from chappe.defaults import MIB
+from chappe.defaults import DELETIONS_KEPT_S, MIB
 from chappe.errors import UsageError
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import OrderedLog
@@ -40,6 +40,7 @@ class OrderedStore(Store):
         listen: Host to listen on as a store; ``*`` for all interfaces. As a server of the chain it listens at its
             address in the configuration.
         retention: As of ``Store``, for ordered topics too: each store removes records on its own.
+        keep_deletions: As of ``Store``.
         security: As of ``Store`` and of ``ChainServer``.
 
     Raises:
@@ -60,6 +61,7 @@ class OrderedStore(Store):
         tower: str | None = None,
         listen: str | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
+        keep_deletions: float = DELETIONS_KEPT_S,
         security: LogSecurity = None,
     ) -> None:
         configuration = ChainConfiguration.of(chain)
@@ -73,6 +75,7 @@ class OrderedStore(Store):
             tower=tower,
             listen=listen,
             retention=retention,
+            keep_deletions=keep_deletions,
             name=name if is_label(name) else None,
             security=security,
         )

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from chappe.api import at_exit
 from chappe.api.faces import Closeable, happened, weakly
 from chappe.api.identity import log_event, new_address
+from chappe.defaults import DELETIONS_KEPT_S
+from chappe.errors import UsageError
 from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.sources import Key
@@ -20,6 +22,7 @@ from chappe.permissions.rules import STORE
 from chappe.runtime.meeting import AtTowers, Meeting
 from chappe.runtime.store_ports import StorePorts
 from chappe.security import LogSecurity
+from chappe.storage.catalogue_database import CatalogueDatabase
 from chappe.storage.group_database import GroupDatabase
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
@@ -86,7 +89,10 @@ class Store(at_exit.Collectable, Closeable):
         directory: Made if missing; one store at a time.
         tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
         listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
-        retention: Pairs of a topic or ``prefix*`` and its ``Retention``; the first that matches counts.
+        retention: Pairs of a topic or ``prefix*`` and its ``Retention``; the first that matches counts. A topic whose
+            retention an ``Admin`` has set is kept by that instead.
+        keep_deletions: Seconds for which this store remembers that topics were deleted or trimmed, 30 days by default:
+            so long another store may be away, and nothing deleted returns when it comes back. Give all stores the same.
         name: As of ``Tower``.
         security: As of ``Tower``.
 
@@ -105,6 +111,7 @@ class Store(at_exit.Collectable, Closeable):
         tower: str | None = None,
         listen: str | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
+        keep_deletions: float = DELETIONS_KEPT_S,
         name: str | None = None,
         security: LogSecurity = None,
     ) -> None:
@@ -113,7 +120,7 @@ class Store(at_exit.Collectable, Closeable):
         tower, listen = settings.tower(tower), settings.listen(listen)
         check_listening(security, listen, "store")
         gate = gate_of(keys_of(security))
-        self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen, gate), retention)
+        self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen, gate), retention, keep_deletions)
 
     _keeping: Keeping | None = None  # what a chain has for it
     _name: str
@@ -123,9 +130,12 @@ class Store(at_exit.Collectable, Closeable):
         directory: str | Path,
         meeting: Meeting,
         retention: Sequence[tuple[str, Retention]],
+        keep_deletions: float,
         *,
         forwards: bool = False,
     ) -> None:
+        if not keep_deletions > 0:
+            raise UsageError(f"keep_deletions is a positive number of seconds, not {keep_deletions}")
         need_descriptors()
         self._gate = meeting.gate
         if self._gate is not None:
@@ -140,16 +150,20 @@ class Store(at_exit.Collectable, Closeable):
             undone.callback(staged.close)
             groups = GroupDatabase(directory)
             undone.callback(groups.close)
+            catalogue = CatalogueDatabase(directory)
+            undone.callback(catalogue.close)
             self._node = StorePorts(
                 new_address(),
                 self._storage,
                 staged,
                 groups,
+                catalogue,
                 meeting,
                 name=self._name,
                 forwards=forwards,
                 keeping=self._keeping,
                 retention=retention,
+                deletions_s=keep_deletions,
                 on_report=weakly(self._report),
             )
             undone.pop_all()

@@ -187,10 +187,26 @@ class Appender:
             self.table.length = len(SEGMENT_HEADER)
 
 
-def choose(appender: Appender, policies: Sequence[tuple[str, Retention]], now_us: int) -> list[Summary] | None:
-    """Choose the segments to remove by the first policy that matches; None: seal the segment being filled first."""
-    topic = appender.folder.topic
-    policy = next((each for name, each in policies if Filter.parse(name).matches(topic)), Retention())
+class Policies:
+    """Retention by topic or ``prefix*``: the first that matches counts; single topics in front are looked up."""
+
+    def __init__(self, policies: Sequence[tuple[str, Retention]]) -> None:
+        self._topics: dict[str, Retention] = {}
+        self._others: list[tuple[Filter, Retention]] = []
+        for name, policy in policies:
+            wanted = Filter.parse(name)
+            if self._others or wanted.prefix:
+                self._others.append((wanted, policy))
+            else:
+                self._topics.setdefault(wanted.name, policy)
+
+    def of(self, topic: str) -> Retention:
+        found = self._topics.get(topic)
+        return found or next((policy for wanted, policy in self._others if wanted.matches(topic)), Retention())
+
+
+def choose(appender: Appender, policy: Retention, now_us: int) -> list[Summary] | None:
+    """Choose the segments to remove by a policy; None: seal the segment being filled first."""
     oldest_us = None if policy.age_s is None else now_us - int(policy.age_s * 1_000_000)
     table = appender.table
     if oldest_us is not None and len(table) and min(table.timestamp_min) < oldest_us:

@@ -16,7 +16,16 @@ from chappe.defaults import DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
 from chappe.errors import Damaged, StorageError, StorageFull
 from chappe.log.events import ScrubEnded
 from chappe.log.storage import AppendRecords, Hole, PartitionInfo, Retention, Scrubbed, StorageRead
-from chappe.storage.segments.appender import Appender, Pins, choose, load_pins, passed, pin_resets, remove_first
+from chappe.storage.segments.appender import (
+    Appender,
+    Pins,
+    Policies,
+    choose,
+    load_pins,
+    passed,
+    pin_resets,
+    remove_first,
+)
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
 from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, TopicFolder, segment_numbers, topic_of
@@ -251,11 +260,12 @@ class SegmentStorage:
     def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
         with trying(f"apply retention in {self._directory.path}"):
             pinned = pin_resets(self._appenders, self._resets)
+            chosen = Policies(policies)
             for topic, appender in self._appenders.items():
-                remove = choose(appender, policies, now_us)
+                remove = choose(appender, chosen.of(topic), now_us)
                 if remove is None:
                     self._sealed.append((topic, appender.seal()))
-                    remove = choose(appender, policies, now_us)
+                    remove = choose(appender, chosen.of(topic), now_us)
                 if topic in pinned:
                     past = passed(appender, pinned[topic])
                     if past is None:
