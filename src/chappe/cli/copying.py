@@ -79,7 +79,7 @@ def copy(
     program.call_members(name)
     to = None if target.to is None else options.written_topic(target.to)
     place = target.place(reach)
-    hear_warnings(reach.tower)
+    hear_warnings(place["tower"] or reach.tower)  # of the source no member is there
     for each in (reach.arguments, place):
         if not each["forwarders"] and not answers(each["tower"]):
             raise TimedOut(f"no tower answers at {each['tower']}; start one with: chappe up")
