@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
-from chappe.core import Ask, Dial, Publish, Reply, Subscribe
+from chappe.core import Dial, Publish, Subscribe
 from chappe.log.messages import Message
 from chappe.sim.network import SimNetwork
 from chappe.sim.world import SimWorld
@@ -27,24 +27,11 @@ class PubSub(SimNetwork):
         self.queue_max = rng.choice((8, 30, 200, 1000))
         super().__init__(world, rng.choice((0.000_1, 0.001, 0.005, 0.02)), rng.choice((0.0, 0.01, 0.05)))
         self.publishers: dict[str, SimPublisher] = {}
-        self.routers: dict[str, SimRouter] = {}  # query sockets
+        self.routers: dict[str, Any] = {}  # query sockets
         self.dialogues = 0
         self.stuck: dict[Pipe, None] = {}  # pipes that deliver nothing until ``unstick``
         self.query_loss = 0.0
         self.message_loss = 0.0
-        self._port = 49_152
-        self._free: list[int] = []
-
-    def port(self) -> int:
-        """A free port; now and then one that a dead member had."""
-        if self._free and self.clock.rng.random() < 0.5:
-            return self._free.pop()
-        self._port += 1
-        return self._port
-
-    def release(self, port: int) -> None:
-        """Note that a member is gone; its port may be taken over by another."""
-        self._free.append(port)
 
     def unstick(self) -> None:
         """Look again at pipes that waited for no time that is known."""
@@ -84,14 +71,6 @@ class SimPublisher(Protocol):
 
     def on_listener_gone(self, link: SimLink, asked: list[bytes]) -> None:
         """Note that a listener's connection broke: all its subscriptions are over."""
-
-
-class SimRouter(Protocol):
-    name: str
-    alive: bool
-    stalled_until: float
-
-    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None: ...
 
 
 class Receiver(Protocol):
@@ -155,10 +134,6 @@ class Pipe:
         self._queue.append((self._last_at, thing))
         self._arm(self._last_at)
 
-    @property
-    def left(self) -> bool:
-        return bool(self._queue) and not self._armed
-
     def resume(self) -> None:
         if self._queue:
             self._arm(self._queue[0][0])
@@ -206,7 +181,6 @@ class SimLink:
         "down",
         "endpoint",
         "publisher",
-        "rest",
         "subscriber",
         "up",
         "wanted",
@@ -220,7 +194,6 @@ class SimLink:
         self.publisher: SimPublisher | None = None
         self.up: Pipe | None = None  # subscriptions
         self.down: Pipe | None = None  # messages
-        self.rest: Pipe | None = None  # messages of a publisher that has ended
         self.asked: list[bytes] = []  # what the subscriber told this publisher
         self.wanted: dict[bytes, None] = {}  # what the publisher sends: it may know better, see Host.on_subscription
         self._matches: tuple[bytes, ...] | None = None
@@ -293,26 +266,9 @@ class SimLink:
             else:
                 self.down.send(message)
 
-    @property
-    def unread(self) -> bool:
-        return any(pipe is not None and len(pipe) > 0 for pipe in (self.rest, self.down))
-
-    @property
-    def left(self) -> bool:
-        return any(pipe is not None and pipe.left for pipe in (self.rest, self.down))
-
     def resume(self) -> None:
-        for pipe in (self.rest, self.down):
-            if pipe is not None:
-                pipe.resume()
-
-    def end(self) -> None:
-        """End the publisher in order: the kernel still delivers its messages to the subscriber."""
-        if self.publisher is not None:
-            if self.rest is not None:
-                self.rest.close()
-            self.rest, self.down = self.down, Pipe(self._net, self.subscriber, self.subscriber.on_message, 0)
-            self.break_()
+        if self.down is not None:
+            self.down.resume()
 
     def break_(self, notice_s: float = 0.0) -> None:
         """Break the connection; the publisher notices after ``notice_s``, the subscriber redials."""
@@ -332,8 +288,6 @@ class SimLink:
     def close(self) -> None:
         """Disconnect the subscriber and drop unread messages."""
         self.closed = True
-        if self.rest is not None:
-            self.rest.close()
         self.break_()
 
     def hold(self, until: float) -> None:
@@ -341,47 +295,3 @@ class SimLink:
         for pipe in (self.up, self.down):
             if pipe is not None:
                 pipe.held_until = max(pipe.held_until, until)
-
-
-class Asker(Receiver, Protocol):
-    name: str
-
-    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None: ...
-
-
-class Dialogue:
-    """One member's connection to a store's query socket."""
-
-    def __init__(self, net: PubSub, asker: Asker, endpoint: str) -> None:
-        self._net = net
-        self.asker = asker
-        self._endpoint = endpoint
-        self._answers = Pipe(net, asker, asker.on_answer, 1_000, what=Reply)
-        net.dialogues += 1
-        self.number = net.dialogues
-        self._requests: Pipe | None = None
-
-    def ask(self, request_id: int, raw: bytes, payload: bytes = b"") -> None:
-        """Send a request; lost if nobody is there or the network is bad."""
-        net = self._net
-        store = net.routers.get(self._endpoint)
-        if store is None or not net.reachable(self.asker.name, store.name) or self._bad_luck():
-            net.failed[Ask] += 1
-            return
-        if self._requests is None:
-            self._requests = Pipe(net, store, self._arrived, 1_000, what=Ask)
-        self._requests.send((request_id, raw, payload))
-
-    def _arrived(self, thing: tuple[int, bytes, bytes]) -> None:
-        store = self._net.routers.get(self._endpoint)
-        if store is not None and self._net.reachable(self.asker.name, store.name):
-            store.on_query(self, *thing)
-
-    def reply(self, request_id: int, raw: bytes, batches: tuple[bytes, ...]) -> None:
-        if self.asker.alive and not self._bad_luck():
-            self._answers.send((request_id, raw, batches))
-        else:
-            self._net.failed[Reply] += 1
-
-    def _bad_luck(self) -> bool:
-        return self._net.query_loss > 0 and self._net.clock.rng.random() < self._net.query_loss

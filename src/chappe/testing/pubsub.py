@@ -547,7 +547,7 @@ class _Answering(_Socket):
         self._mandatory = self._mandatory or option == zmq.ROUTER_MANDATORY
 
     def bound(self) -> None:
-        self.net.routers[self.port] = self  # type: ignore[assignment]
+        self.net.routers[self.port] = self
 
     def room(self) -> int:
         """Return how many answers may be on the way to one client."""
