@@ -135,8 +135,8 @@ class ProducerLife(LogLife, ProducerSubject):
         resident.rolled_back = resident.rolled_back or (resident.restored and at < known)
         resident.restored = False
         self.rolled_back = resident.rolled_back
-        if self.rolled_back:
-            pass  # stores know better, or nobody does
+        if self.rolled_back:  # stores know better, or nobody does
+            self._take_over()
         elif at > known:
             world.fail("identity", f"{self.name} goes on at {at}, it had given away {known} offsets")
         elif at < known:
@@ -148,6 +148,16 @@ class ProducerLife(LogLife, ProducerSubject):
                 world.fail("identity", f"{self.name} goes on at {at}, others have its records before {max(held, had)}")
             del sent.records[at:]
         resident.lost_power = False
+
+    def _take_over(self) -> None:
+        """Note what its journal has: from now on it is told to whoever asks, though nobody may have heard of it."""
+        with self.world.seeing():
+            for raw in self.journal.batches:
+                batch = Batch.parse(raw, check=False)
+                again, sent = self.world.contents(batch, batch.base), self.world.truth.of(self.key).records
+                if batch.base > len(sent) or sent[batch.base : batch.next] != again[: len(sent) - batch.base]:
+                    raise Excused(f"{self.name} takes for published what its last life wrote, and nobody heard of")
+                self.world.truth.sent(self.key, batch.base, again)
 
     def look(self) -> None:
         """See what it reports; a power cut may take what its journal had not synced."""

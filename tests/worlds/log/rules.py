@@ -158,6 +158,16 @@ class Rules(KeyedLog):
         gates += [(each.name, each.gate) for each in self.towers if each.up]
         return (f"{name} has {gate.version}" for name, gate in gates if gate.version < len(self._versions))
 
+    def unrefused(self) -> str | None:
+        """Return where a rogue was not refused so far."""
+        if self.towers and not any(self.refusals[each.name, FORGER] for each in self.towers):
+            return f"no tower has refused anything to {FORGER}"
+        for store in self.alive(StoreLife):
+            for rogue in (FORGER, THIEF):
+                if not self.refusals[store.name, rogue]:
+                    return f"{store.name} has not refused anything to {rogue}"
+        return None
+
     def heal(self) -> None:
         """Everybody may again what it could."""
         super().heal()
@@ -194,7 +204,7 @@ class ForgerLife(LogLife):
 
     def _work(self) -> None:
         world, ports = self.world, self.ports
-        if not world.sending:
+        if not world.sending and world.unrefused() is None:
             return
         with suppress(ChappeError):
             self.face.send(b"forged")
@@ -329,14 +339,7 @@ class Refused(Checker[Rules]):
         """Everybody goes by the newest rules; and rogues were refused wherever they came."""
         for name in self.world.behind():
             return f"{name} of {len(self.world._versions)} versions of the permissions"
-        refusals = self.world.refusals
-        if self.world.towers and not any(refusals[each.name, FORGER] for each in self.world.towers):
-            return f"no tower has refused anything to {FORGER}"
-        for store in self.world.alive(StoreLife):
-            for rogue in (FORGER, THIEF):
-                if not refusals[store.name, rogue]:
-                    return f"{store.name} has not refused anything to {rogue}"
-        return None
+        return self.world.unrefused()
 
 
 class ForwardRules(Rules, Forward):
