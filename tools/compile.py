@@ -61,7 +61,7 @@ PARTS: Final = {
     "data": ("data",),
     "log": (  # without consuming and member, whose classes others inherit from, which mypyc refuses
         *("log/batch.py", "log/messages.py", "log/producer.py", "log/consumer.py", "log/delivery.py"),
-        *("log/gap.py", "log/sources.py", "log/clocks.py"),
+        *("log/beginnings.py", "log/gap.py", "log/sources.py", "log/clocks.py"),
         *("core.py", "deadlines.py"),
     ),
     "mesh": ("mesh", "member.py"),

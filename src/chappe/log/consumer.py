@@ -2,7 +2,7 @@
 
 Live batches come from producers. While a gap is filled, they are held back up to a bound; beyond it they are
 dropped and read later like everything else (``delivery``). What was missed is read from stores, or fetched from
-producers where no store has it (``gap``).
+producers where no store has it (``gap``). ``beginnings`` decides where a partition starts.
 
 Source: Dafka's consumer. Departures (numbers of its known faults in docs/reference/protocol.md): requests are
 repeated until answered, also past the first 100,000; batches that came early are kept; ``latest`` starts after
@@ -18,11 +18,11 @@ from typing import Final
 from chappe.core import Clock, Effect, Publish, Report, Subscribe
 from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.defaults import HEAD_IDLE_S
-from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, StampedHere, encode_batch
+from chappe.log.beginnings import Beginnings
 from chappe.log.clocks import ClockEstimate, Clocks
-from chappe.log.delivery import COUNTED, EARLIEST, LAST, LATEST, Delivery, Partition, Reset
+from chappe.log.delivery import COUNTED, EARLIEST, LAST, LATEST, Delivery, Reset
 from chappe.log.events import PartitionsLeftOut
 from chappe.log.gap import UNDECIDED, GapState, Load, PartitionGap, check_single
 from chappe.log.groups.member import NOWHERE, TICKETS, GroupMember
@@ -77,7 +77,6 @@ class LogConsumer:
         group: GroupMember | None = None,
     ) -> None:
         self.group = group
-        self._begins: dict[Key, int] = {}  # of a group at the latest: where partitions were when they were seen first
         self._limits = limits
         self.min_acks = min_acks
         self._clock = clock
@@ -94,10 +93,9 @@ class LogConsumer:
         self._gaps = self._delivery.gaps
         self._beyond = Beyond(positions or {}, self._delivery, self._sources)
         self._last = LastTopics(self._sources)
+        self._beginnings = Beginnings(reset, self._filters, self._delivery, self._sources, self._last, group)
         self._heard_at = math.inf  # when anything of a wanted partition was heard first
         self._absent = Absent(self._delivery, self._sources)
-        # Filters of which, without a store, partitions met from now on are read from their beginning.
-        self._ready: set[Filter] = set()
         self._subscribed_at = -math.inf
         self._settle_at = 0.0
 
@@ -131,12 +129,12 @@ class LogConsumer:
         self._matching.clear()
         if self.group is not None:
             self.group.want(self._filters, now)
-        self._ready.discard(wanted)
+        self._beginnings.ready.discard(wanted)
         if not wanted.prefix:
             self._absent.forget(wanted.name)
         self._sources.leave(wanted, self.wants)
         self._last.leave(self.wants)
-        actions = self._begin(now)  # where the newest records that came end
+        actions = self._beginnings.begin(now)  # where the newest records that came end
         self._delivery.leave(self.wants)
         if any(each.name == wanted.name for each in self._filters):
             return actions  # ``a`` and ``a*`` are one subscription
@@ -208,7 +206,7 @@ class LogConsumer:
     def take_over(self, positions: Mapping[Key, int], now: float) -> list[Effect]:
         """Read partitions that the group has given us: from its positions, or from where ``reset`` says."""
         for key, offset in positions.items():
-            at = self._begins.get(key, NOWHERE) if offset == NOWHERE else offset
+            at = self._beginnings.of_group(key, offset)
             if at != NOWHERE:
                 self._delivery.keep_position(key, at)
                 self._beyond.doubt(key, at)
@@ -274,8 +272,8 @@ class LogConsumer:
         if self._sources.stores:
             return self._listed_since(-math.inf, now)
         if now >= max(since, self._subscribed_at) + ALONE_S:
-            self._ready.update(self._filters)
-        return self._ready.issuperset(self._filters)
+            self._beginnings.ready.update(self._filters)
+        return self._beginnings.ready.issuperset(self._filters)
 
     @property
     def stores(self) -> int:
@@ -396,7 +394,7 @@ class LogConsumer:
         question, store = found
         actions: list[Effect] = []
         if question.last and question.key is not None:
-            actions = self._last_came(store, question.key[0], answer, batches, now)
+            actions = self._beginnings.last_came(store, question.key[0], answer, batches, now)
             return actions + self._gaps.look(now)
         match answer:
             case HeadsAnswer() if question.filter is not None:
@@ -425,7 +423,7 @@ class LogConsumer:
     def handle_timeout(self, now: float) -> list[Effect]:
         actions = self._unanswered(self._sources.overdue(now), now)
         if now >= self._last.next_timeout() and not self.paused:
-            actions += self._last.look(now) + self._begin(now)
+            actions += self._last.look(now) + self._beginnings.begin(now)
         if now >= self._settle_at:
             self._settle_at = now + self._limits.settled_s / 2
             self._delivery.settle(now)
@@ -501,89 +499,18 @@ class LogConsumer:
         subjects = () if self._reset is LATEST else tuple(each.name for each in self._filters)
         return Publish(ConsumerHello(store, self.address, subjects))
 
-    def _partition(self, key: Key, first_seen: int, now: float) -> Partition:
-        """Return the state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
-        part = self._delivery.find(key)
-        if part is None:
-            begins = self._reset.when_heard(first_seen, new=self._is_new(key[0]))
-            part = self._delivery.add(key, begins)
-            if begins == UNDECIDED and self._reset is LAST:
-                part.gap.next = self._begin_with_last(key, now)
-        return part
-
-    def _others(self, key: Key, first_seen: int, now: float) -> bool:
-        """A partition was heard of; return True if it is not ours in our group."""
-        assert self.group is not None
-        if self.group.seen(key, now):
-            return False
-        if self._reset is LATEST:
-            self._begins.setdefault(key, self._reset.when_heard(first_seen, new=self._is_new(key[0])))
-        return True
-
-    def _is_new(self, topic: str) -> bool:
-        """True if a partition of this topic that is met now is younger than the subscription."""
-        matching = [each for each in self._filters if each.matches(topic)]
-        return any(each in self._ready or self._sources.synced([each]) for each in matching)
-
-    def _begin_with_last(self, key: Key, now: float) -> int:
-        """Return where a partition begins that is met now, for a consumer that wants the newest records first."""
-        if self._last.begun(key[0]):
-            return 0
-        self._last.want(key, now)
-        return UNDECIDED
-
     def _unanswered(self, questions: list[Question], now: float) -> list[Effect]:
         self._gaps.unanswered(questions)
         lasts = [each.key[0] for each in questions if each.last and each.key is not None]
-        return [action for topic in lasts for action in self._last.unanswered(topic, now)] + self._begin(now)
-
-    def _last_came(
-        self, store: KnownStore, topic: str, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Effect]:
-        """A store told newest records of a topic: deliver those of partitions that have not begun."""
-        actions, page = self._last.answered(store, topic, answer, now)
-        try:
-            for key, batch in () if page is None else self._last.records(topic, page, batches, now):
-                part = self._delivery.find(key)
-                if part is None or part.gap.next == UNDECIDED:
-                    actions.append(self._delivery.ahead(key, batch))
-        except ProtocolError:
-            store.fail(now)
-            self._last.malformed(topic, now)
-            raise
-        more = [] if self.paused else self._last.look(now)
-        return [*actions, *more, *self._begin(now)]
-
-    def _begin(self, now: float) -> list[Effect]:
-        """Begin partitions where their newest records end."""
-        actions: list[Effect] = [*self._last.reports]
-        self._last.reports.clear()
-        begins, self._last.begins = self._last.begins, []
-        over, self._last.over = self._last.over, []
-        for key, offset in begins:
-            part = self._delivery.find(key) or self._delivery.add(key, UNDECIDED)
-            part.delivered = True
-            if part.gap.next == UNDECIDED:
-                actions += self._begin_at(key, part, offset, now)
-        for key in over:
-            found = self._delivery.partitions.get(key)
-            if found is not None and found.gap.next == UNDECIDED:
-                actions += self._begin_at(key, found, 0, now)
-        return actions
-
-    def _begin_at(self, key: Key, part: Partition, offset: int, now: float) -> list[Effect]:
-        part.gap.retry_at = 0.0
-        part.gap.head = max(part.gap.head, offset)
-        self._gaps.want(key, part.gap)
-        return self._delivery.begin(key, offset, now)
+        return [action for topic in lasts for action in self._last.unanswered(topic, now)] + self._beginnings.begin(now)
 
     def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Effect]:
         if not self.wants(topic):
             return []
         key = (topic, partition)
-        if self.group is not None and self._others(key, batch.base, now):
+        if self._beginnings.others_heard(key, batch.base, now):
             return []
-        part = self._partition(key, batch.base, now)
+        part = self._beginnings.partition(key, batch.base, now)
         gap = part.gap
         gap.head = max(gap.head, batch.next)
         gap.heard(now, live=live)
@@ -600,9 +527,9 @@ class LogConsumer:
 
     def _single(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Effect]:
         check_single(sequence, content)
-        if not self.wants(key[0]) or (self.group is not None and self._others(key, sequence, now)):
+        if not self.wants(key[0]) or self._beginnings.others_heard(key, sequence, now):
             return []
-        part = self._partition(key, sequence, now)
+        part = self._beginnings.partition(key, sequence, now)
         if sequence != part.gap.next:
             batch = StampedHere.parse(encode_batch(sequence, [content], self._clock.wall_ns() // 1000), check=False)
             return self._arrived(key[0], key[1], batch, now, live=live)
@@ -618,14 +545,14 @@ class LogConsumer:
         if not self.wants(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
-        if not live and not self._concerns(key, sequence + 1):
+        if not live and not self._beginnings.concerns(key, sequence + 1):
             return []
         self._heard_at = min(self._heard_at, now)
-        if self.group is not None and self._others(key, sequence + 1, now):
+        if self._beginnings.others_heard(key, sequence + 1, now):
             return []
         if self._delivery.find(key) is None and len(self._gaps.open) >= self._limits.unknown_partitions_max:
             return []  # its producer speaks of it again
-        gap = self._partition(key, sequence + 1, now).gap
+        gap = self._beginnings.partition(key, sequence + 1, now).gap
         if live:
             if not self.min_acks:  # else nothing comes live that is to be waited for
                 gap.heard_at = now
@@ -636,30 +563,6 @@ class LogConsumer:
             return []
         self._gaps.want(key, gap)
         return self._gaps.pursue(key, gap, now)
-
-    def _concerns(self, key: Key, end: int) -> bool:
-        """True if an original store's end of a partition matters; it lists all that it ever had."""
-        if key not in self._delivery.partitions:
-            reached = self._delivery.settled.get(key)
-            return self._reset is not LATEST if reached is None else reached < end
-        return True
-
-    def _start(self, store: KnownStore, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
-        """Return where to begin in a partition that a store lists; another store may have earlier records."""
-        if self._reset is LAST:
-            return info.first if self._last.begun(key[0]) else self._begin_with_last(key, now)
-        if self._reset.kind == "time" and not self._has_all(store, key, info, now):
-            return UNDECIDED
-        if self._reset.kind != "earliest":
-            return self._reset.when_listed(info, new=new)
-        if info.first and not self._sources.all_listed(now, but=store):
-            return UNDECIDED
-        return min([info.first, *(first for first, _ in self._sources.ranges(key))])
-
-    def _has_all(self, store: KnownStore, key: Key, info: PartitionInfo, now: float) -> bool:
-        if not self._sources.all_listed(now, but=store):
-            return False
-        return all(info.first <= first and next_ <= info.next for first, next_ in self._sources.ranges(key))
 
     def _listed(
         self, store: KnownStore, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float
@@ -683,15 +586,14 @@ class LogConsumer:
                 )
                 store.overfull = True
                 continue
-            if self.group is not None and not self.group.seen(key, now):
+            new = wanted in store.synced
+            if self._beginnings.others_listed(key, info, new=new, now=now):
                 store.note(key, info.first, info.next)
-                if self._reset is LATEST:
-                    self._begins.setdefault(key, self._reset.when_listed(info, new=wanted in store.synced))
                 continue
             part = delivery.find(key) or delivery.add(key, UNDECIDED)
             gap = part.gap
             if gap.next == UNDECIDED:
-                gap.next = self._start(store, key, info, new=wanted in store.synced, now=now)
+                gap.next = self._beginnings.start(store, key, info, new=new, now=now)
                 part.strict = self._reset.strict
             self._gaps.listed(store, key, gap, info.first, info.next)
             if counts:
