@@ -200,7 +200,7 @@ def test_an_asyncio_member(numbers: Log) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"member": "one"}, "member and on_rebalance are of a group"),
+        ({"member": "one"}, "member and on_rebalance need a group"),
         ({"group": ""}, "1 to 255 characters"),
         ({"group": "g", "identity": "i"}, "give the consumer one of them"),
         ({"group": "g", "reset": "last-value"}, "goes on from its positions"),

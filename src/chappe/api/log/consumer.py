@@ -19,7 +19,7 @@ from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.decoding import Decoding, OnBad
-from chappe.api.log.grouping import COMMIT_S, Grouping, Rebalance, check_group
+from chappe.api.log.grouping import COMMIT_S, Grouping, Rebalance, group_member
 from chappe.api.log.inbox import LOOK_S, ConsumerInbox
 from chappe.api.log.sealed import Opening
 from chappe.api.times import as_micros
@@ -40,7 +40,6 @@ from chappe.log.events import (
     Stopped,
     TowerFound,
 )
-from chappe.log.groups.member import GroupMember
 from chappe.log.producer import JournalBatch, JournalTrim
 from chappe.log.sources import Key
 from chappe.log.traffic import Reading, reading_of
@@ -150,16 +149,14 @@ class Consumer(at_exit.Collectable, Closeable):
         _check_dead_letter(self.decoding, on_bad, dead_letter, where, filters)
         beginning = _reset(reset)
         counted = _counted(stored, min_acks, beginning)
-        grouped = check_group(group, member, session_s, identity, on_rebalance, last=beginning is LAST)
+        address = new_address()
+        crew = group_member(
+            group, member, session_s, identity, on_rebalance,
+            address=address, name=self._name, filters=filters, last=beginning is LAST,
+        )  # fmt: skip
         self._positions: Positions | None = None
         if identity is not None:
             self._positions = Positions(state_directory("consumers", identity, directory))
-        address = new_address()
-        crew: GroupMember | None = None
-        if grouped and group is not None:
-            crew = GroupMember(
-                group, member or address, address, self._name, filters, clock=SYSTEM_CLOCK, session_s=session_s
-            )
         self._core = LogConsumer(
             address, filters, beginning, {} if self._positions is None else dict(self._positions.committed),
             clock=SYSTEM_CLOCK, ages=max_age_s is not None, min_acks=counted, group=crew,
@@ -180,7 +177,7 @@ class Consumer(at_exit.Collectable, Closeable):
         self.lock = self._lock = self._node.lock
         self._inbox = ConsumerInbox(self._core, self._node, self._opening, self._aged)
         self._grouping: Grouping | None = None
-        if grouped:
+        if crew is not None:
             self._grouping = Grouping(
                 self._core, self._node, self._inbox, auto_commit=auto_commit, on_rebalance=on_rebalance
             )
@@ -470,14 +467,14 @@ class Consumer(at_exit.Collectable, Closeable):
         def ready() -> bool:
             if not self.tower or not self._core.ready(self._tower_at, time.monotonic()):
                 return False
-            return self._core.group is None or self._core.group.settled or self._core.group.pending
+            return self._grouping is None or self._grouping.known
 
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             left = None if timeout is None else max(deadline - time.monotonic(), 0.0)
             self._node.wait_until(self._check, ready, self._missing, left)
             self.turn()
-            if self._core.group is None or self._core.group.settled:
+            if self._grouping is None or self._grouping.member.settled:
                 return
 
     @property
@@ -516,33 +513,17 @@ class Consumer(at_exit.Collectable, Closeable):
         """
         if self._node.closed:
             raise Closed("the consumer was closed: commit before that")
-        if self._grouping is not None:
-            self._commit_of_group(self._grouping, positions, timeout)
-            return
-        if self._positions is None:
+        if self._grouping is None and self._positions is None:
             raise UsageError("only a consumer with an identity or of a group can commit: Consumer(..., group='name')")
         wanted = self.position() if positions is None else _positions(positions)
+        if self._grouping is not None:
+            self._grouping.commit(wanted, self._check, self._missing, timeout)
+            return
+        assert self._positions is not None
         with self._lock:
             beyond = self._core.beyond.items()
             wanted = {key: at for key, at in wanted.items() if (key, at) not in beyond}
         self._positions.commit(wanted)
-
-    def _commit_of_group(self, grouping: Grouping, positions: Mapping[Key, int] | None, timeout: Seconds) -> None:
-        wanted = self.position() if positions is None else _positions(positions)
-        with self._lock:
-            grouping.note(wanted)
-
-        def check() -> None:
-            self._check()
-            if any(key not in grouping.member.mine for key in wanted):
-                grouping.note(wanted)  # raises Fenced
-
-        self._node.wait_until(check, lambda: grouping.member.committed(wanted), self._uncommitted, timeout)
-
-    def _uncommitted(self, when: str) -> str:
-        if not self._core.stores:
-            return self._missing(when)
-        return f"not every store that is there has said {when} that it has the positions"
 
     @property
     def too_old(self) -> int:
@@ -601,7 +582,7 @@ class Consumer(at_exit.Collectable, Closeable):
 
     def _has_come(self) -> bool:
         """True if ``take`` has something to return, or to raise."""
-        if self._grouping is not None and (self._grouping.member.pending or self._grouping.member.fenced):
+        if self._grouping is not None and self._grouping.wakes:
             return True
         ready = self._inbox.ready and (self._grouping is None or self._grouping.holds)
         return ready or self._error is not None
@@ -616,9 +597,8 @@ class Consumer(at_exit.Collectable, Closeable):
             return None if end is None else {key: each for key, each in end.items() if position.get(key, 0) < each}
 
     def _end_known(self, since: float) -> bool:
-        group = self._core.group
         known = self._core.end_known(since, time.monotonic())
-        return known and (group is None or group.settled or group.pending)
+        return known and (self._grouping is None or self._grouping.known)
 
     def _still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
         with self._lock:

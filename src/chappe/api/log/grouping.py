@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chappe.api.faces import Seconds
 from chappe.api.log.inbox import ConsumerInbox
 from chappe.data.given import as_text
 from chappe.data.markup import many
+from chappe.data.topic import Filter
 from chappe.defaults import SINK_NAME_MAX
 from chappe.errors import Fenced, UsageError
 from chappe.log.consumer import LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.groups.member import GroupMember
 from chappe.log.sources import Key
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.log_seats import Seat
 from chappe.system import time
 
@@ -41,17 +44,26 @@ class Rebalance:
     lost: tuple[Key, ...]
 
 
-def check_group(
-    group: str | None, member: str | None, session_s: float, identity: str | None, on_rebalance: object, *, last: bool
-) -> bool:
-    """Return True if a consumer is of a group. Raises UsageError for arguments that do not fit."""
+def group_member(
+    group: str | None,
+    member: str | None,
+    session_s: float,
+    identity: str | None,
+    on_rebalance: object,
+    *,
+    address: str,
+    name: str,
+    filters: Sequence[Filter],
+    last: bool,
+) -> GroupMember | None:
+    """Return a consumer's membership; None without a group. Raises UsageError for arguments that do not fit."""
     if group is None:
         if member is not None or on_rebalance is not None:
-            raise UsageError("member and on_rebalance are of a group: name it, as in group='billing'")
-        return False
-    for what, name in (("group", group), ("member", member)):
-        if name is not None and not 0 < len(as_text(name, f"a {what}")) <= SINK_NAME_MAX:
-            raise UsageError(f"the name of a {what} has 1 to {SINK_NAME_MAX} characters, not {len(name)}")
+            raise UsageError("member and on_rebalance need a group: name it, as in group='billing' or --group billing")
+        return None
+    for what, given in (("group", group), ("member", member)):
+        if given is not None and not 0 < len(as_text(given, f"a {what}")) <= SINK_NAME_MAX:
+            raise UsageError(f"the name of a {what} has 1 to {SINK_NAME_MAX} characters, not {len(given)}")
     if identity is not None:
         raise UsageError(
             "a group keeps its positions at stores, an identity in files of this machine: give the consumer one of "
@@ -61,7 +73,7 @@ def check_group(
         raise UsageError("a group goes on from its positions: reset='last-value' is for consumers without a group")
     if not isinstance(session_s, (int, float)) or not SESSION_MIN_S <= session_s <= SESSION_MAX_S:
         raise UsageError(f"session_s is {SESSION_MIN_S:g} to {SESSION_MAX_S:g} seconds, not {session_s!r}")
-    return True
+    return GroupMember(group, member or address, address, name, filters, clock=SYSTEM_CLOCK, session_s=session_s)
 
 
 class Grouping:
@@ -105,6 +117,16 @@ class Grouping:
         """Raise Fenced if another program goes on as this member."""
         if self.member.fenced:
             raise Fenced(self.member.fenced)
+
+    @property
+    def known(self) -> bool:
+        """True once stores have told which partitions are ours; ``turn`` may still have to take them."""
+        return self.member.settled or self.member.pending
+
+    @property
+    def wakes(self) -> bool:
+        """True if a program that waits for records has to ``turn`` first, or is to be told that it is fenced."""
+        return self.member.pending or bool(self.member.fenced)
 
     def position(self, found: Mapping[Key, int]) -> dict[Key, int]:
         """Return the positions that are of our partitions."""
@@ -155,6 +177,32 @@ class Grouping:
             )
         self.member.commit(positions, time.monotonic())
         self._look()
+
+    def commit(
+        self,
+        positions: Mapping[Key, int],
+        check: Callable[[], None],
+        missing: Callable[[str], str],
+        timeout: Seconds,
+    ) -> None:
+        """Wait until every store that answers, and one at least, has the positions.
+
+        Raises Fenced, TimedOut (with ``missing`` where no store is known), and what ``check`` raises.
+        """
+        with self._node.lock:
+            self.note(positions)
+
+        def still_ours() -> None:
+            check()
+            if any(key not in self.member.mine for key in positions):
+                self.note(positions)  # raises Fenced
+
+        def uncommitted(when: str) -> str:
+            if not self._core.stores:
+                return missing(when)
+            return f"not every store that is there has said {when} that it has the positions"
+
+        self._node.wait_until(still_ours, lambda: self.member.committed(positions), uncommitted, timeout)
 
     def leave(self, *, done: bool) -> None:
         """Leave the group; ``done``: the program has processed all that it was handed."""
