@@ -57,7 +57,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
         "topics_admin.app",
         "List topics: partitions, records, heads, sizes, times and stores; or show, create, set, trim and delete them.",
     ),
-    "groups": ("groups.app", "Show who shares the reading of topics and how far each group is, or set that."),
+    "groups": ("groups.app", "Show consumer groups with their members and positions, or set positions."),
     "schemas": ("schemas.app", "Show, check and add the schemas of topics, or serve them."),
     "node": (
         "node.node",
@@ -84,7 +84,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
     ),
     "replay": ("replay.replay", "Replay an archive or a recorded topic, in order."),
     "doctor": ("doctor.doctor", "Check versions, ports, Java, disk and clock, and say how to mend what is wrong."),
-    "service": ("service.app", "Write units of systemd for commands that run for good."),
+    "service": ("service.app", "Write systemd units for commands that run as services."),
     "config": ("config.config", "Show the settings in effect and where each comes from: environment, file or default."),
     "dashboard": (
         "dashboard.dashboard",
@@ -92,7 +92,7 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
     ),
     "top": (
         "top.top",
-        "Show live who takes part, what flows, who lags and what is wrong; without a terminal once.",
+        "Show members, rates, lag and problems, live in a terminal, else once.",
     ),
     "pipeline": (
         "pipeline.app",

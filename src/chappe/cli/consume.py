@@ -107,7 +107,7 @@ def consume(
         str | None,
         Option(
             metavar="NAME",
-            help="With --group: a lasting name, under which it has its partitions again.",
+            help="With --group: a lasting name; a restart under it keeps its partitions.",
             autocompletion=options.names_of("members"),
         ),
     ] = None,
@@ -116,9 +116,7 @@ def consume(
         str | None,
         Option("--dead-letter", metavar="TOPIC", help="With --codec: write records that it cannot decode there."),
     ] = None,
-    stored: Annotated[
-        bool, Option("--stored", help="Print only what stores have on their disks: nothing of it can be lost any more.")
-    ] = False,
+    stored: Annotated[bool, Option("--stored", help="Print only records that stores have on their disks.")] = False,
     min_acks: Annotated[
         int, Option(min=1, max=100, metavar="N", help="With --stored: stores that must have each record.")
     ] = 1,

@@ -36,13 +36,14 @@ class Working:
     ] = None
     workers: Annotated[int | None, Option(min=1, max=1024, metavar="N", help="How many of them; 2 by default.")] = None
     by: Annotated[
-        Literal["key", "topic"] | None, Option(help="What says which worker has a record; key by default.")
+        Literal["key", "topic"] | None, Option(help="Assign records to workers by key or by topic; key by default.")
     ] = None
     identity: Annotated[
-        str | None, Option(metavar="NAME", help="Go on after what an earlier run of this name has had done.")
+        str | None,
+        Option(metavar="NAME", help="Go on after the records that an earlier run of this name has finished."),
     ] = None
     patience: Annotated[
-        float | None, Option(min=0.1, metavar="SECONDS", help="Replace a worker that gets nothing done for this long.")
+        float | None, Option(min=0.1, metavar="SECONDS", help="Replace a worker that finishes no record for this long.")
     ] = None
 
     cpus: Annotated[

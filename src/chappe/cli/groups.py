@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chappe.reading.offsets import Key, KnownPartition
     from chappe.reading.view import StoresView
 
-app = typer.Typer(name="groups", help="Show who shares the reading of topics and how far each group is, or set that.")
+app = typer.Typer(name="groups", help="Show consumer groups with their members and positions, or set positions.")
 
 Group: TypeAlias = Annotated[str, Argument(metavar="GROUP", help="Name of the group.", autocompletion=options.GROUPS)]
 HEADS: Final = ("topic", "partition", "member", "position", "end", "lag", "bytes", "behind", "committed")
@@ -58,7 +58,7 @@ def groups(context: typer.Context, reach: options.Reach, as_json: options.Json =
 @watchable
 @options.with_groups
 def show(group: Group, reach: options.Reach, as_json: options.Json = False) -> None:
-    """Show a group: its members, and of each partition who reads it, how far, and what is left."""
+    """Show the members of a group, and the reader, position and lag of each partition."""
     with _groups(reach) as (found, _):
         status = found.status(group)
     members = [
@@ -96,7 +96,7 @@ def reset(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set where a group without members goes on, in all partitions or some."""
+    """Set the positions of a group without members, in all partitions or some."""
     where = parse_start(to)
     if where == "last-value":
         raise UsageError("a group goes on from a position: give earliest, latest, an offset, an age or a time")

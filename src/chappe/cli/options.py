@@ -53,11 +53,11 @@ Listen: TypeAlias = Annotated[
 ]
 MaxAge: TypeAlias = Annotated[
     str | None,
-    Option(metavar="AGE", help="How old what is taken may be, such as 10s or 0.5s; by default without a bound."),
+    Option(metavar="AGE", help="Greatest age of a record when it is taken, such as 10s or 0.5s; unlimited by default."),
 ]
 OnStale: TypeAlias = Annotated[
     Literal["end", "drop"],
-    Option(help="What is older than --max-age ends the command with a failure, or is left out and counted."),
+    Option(help="A record older than --max-age ends the command with a failure, or is left out and counted."),
 ]
 
 

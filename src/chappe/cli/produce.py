@@ -64,7 +64,7 @@ def produce(
         str | None,
         Option(
             metavar="NAME",
-            help="Go on in the partition of this name, and first send what an earlier run did not get stored.",
+            help="Go on in the partition of this name, and first send records that an earlier run could not store.",
         ),
     ] = None,
     min_acks: Annotated[

@@ -184,13 +184,13 @@ def subscribe(
     max_age: Annotated[
         str | None,
         declared.of("subscribe.max_age").option(
-            help="How old what is taken may be, such as 10s or 0.5s; by default without a bound."
+            help="Greatest age of a message when it is taken, such as 10s or 0.5s; unlimited by default."
         ),
     ] = None,
     on_stale: Annotated[
         declared.OnStale,
         declared.of("subscribe.on_stale").option(
-            help="What is older than --max-age ends the command with a failure (end), or is left out and counted."
+            help="A message older than --max-age ends the command with a failure, or is left out and counted."
         ),
     ] = "end",
     queue: Annotated[

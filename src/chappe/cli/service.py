@@ -48,7 +48,7 @@ ProtectKernelTunables=yes
 CapabilityBoundingSet=
 """
 
-app = typer.Typer(name="service", help="Write units of systemd for commands that run for good.", no_args_is_help=True)
+app = typer.Typer(name="service", help="Write systemd units for commands that run as services.", no_args_is_help=True)
 
 Command = Annotated[
     list[str], Argument(metavar="COMMAND...", help="The command and its options, without the word chappe.")
@@ -57,12 +57,16 @@ System = Annotated[
     bool, Option("--system", help="A unit of the machine, in /etc/systemd/system; by default one of this user.")
 ]
 Name = Annotated[
-    str | None, Option(metavar="NAME", help="Of the unit; by default chappe- and the command, such as chappe-store.")
+    str | None,
+    Option(metavar="NAME", help="Name of the unit; by default chappe- and the command, such as chappe-store."),
 ]
-User = Annotated[str, Option(metavar="USER", help="With --system: who runs it.")]
+User = Annotated[str, Option(metavar="USER", help="With --system: the user that runs it.")]
 Writes = Annotated[
     list[Path] | None,
-    Option(metavar="DIRECTORY", help="With --system: where it may write, besides /var/lib/chappe; several times."),
+    Option(
+        metavar="DIRECTORY",
+        help="With --system: a directory where it may write, beside /var/lib/chappe; can be repeated.",
+    ),
 ]
 
 

@@ -45,7 +45,7 @@ def top(
     where: ObservedSystem,
     as_json: options.Json = False,
 ) -> None:
-    """Show live who takes part, what flows, who lags and what is wrong; without a terminal once."""
+    """Show members, rates, lag and problems, live in a terminal, else once."""
     from chappe.cli.screen import Screen, is_terminal, wide_console
     from chappe.dashboard.watching import SourceRunner
 
