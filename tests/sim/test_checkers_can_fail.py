@@ -162,7 +162,7 @@ def with_gaps(broken: type[Gaps]) -> type[LogStore]:
 
 class SkipsGaps(LogConsumer):
     def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Effect]:
-        gap = self._partition((topic, partition), batch.base, now).gap
+        gap = self._beginnings.partition((topic, partition), batch.base, now).gap
         if batch.base > gap.next:
             gap.next = batch.base
         return super()._arrived(topic, partition, batch, now, live=live)

@@ -118,8 +118,8 @@ class DashboardChanges:
             f"{what} {many(lost, 'record')} of {topic}, about {size(bytes_lost)} in each copy, are lost for ever, "
             f"at {many(len(stores), 'store')}.",
             *self._unread(name, held, end),
-            "Offsets go on from where they are, and the topic stays in lists. A store that is away forgets them before it "
-            "serves again.",
+            "Offsets go on from where they are, and the topic stays in lists. A store that is away forgets them "
+            "before it serves again.",
         ]
         carry_out = partial(self._trim, name, before_us, stores)
         return Planned(title, " ".join(sentences), verb, carry_out)
