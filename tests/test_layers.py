@@ -52,6 +52,7 @@ FACES: Final = {*BASE, "chappe", "chappe.api"}
 READING: Final = {
     "chappe.transports.queries",
     "chappe.log.batch",
+    "chappe.log.compression",
     "chappe.log.catalogue",  # how entries of topics merge
     "chappe.log.queries",
     "chappe.log.storage",

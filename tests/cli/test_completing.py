@@ -15,7 +15,7 @@ from tests.waiting import until
 from typer.main import get_command
 
 from chappe import Consumer, Endpoint, Producer, Store, Tower
-from chappe.cli import completing
+from chappe.cli import completing, names_there
 from chappe.cli.app import app
 from chappe.cli.console import answers
 
@@ -40,8 +40,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def start(command: list[str], **options: Any) -> None:
         found.append(command)
         assert options["start_new_session"]
-        assert command[1:3] == ["-m", "chappe.cli.completing"]
-        completing.main(*command[3:])
+        assert command[1:3] == ["-m", "chappe.cli.names_there"]
+        names_there.main(*command[3:])
 
     monkeypatch.setattr(subprocess, "Popen", start)
     return found

@@ -2741,14 +2741,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "stores-merge-what-they-cannot-read",
         "sealed",
         "log/writing.py",
-        "small = batch.sealed is None and len(batch.raw)",
+        "small = batch.sealed is None and not batch.compressed and len(batch.raw)",
         "small = len(batch.raw)",
     ),
     Plant(
         "journals-hold-plain-records",
         "sealed",
         "api/log/topic_writers.py",
-        "            journal.pend(self.core.sealed(body))",
+        "            journal.pend(self.core.sealed(self.core.packed(body)))",
         "            journal.pend(body)",
     ),
     Plant(
@@ -2999,8 +2999,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "what-former-rules-left-out-is-never-listed",
         "rules",
         "log/guard.py",
-        "        return msgspec.structs.replace(request, since=request.since & ((1 << at) - 1) if same else 0)",
-        "        return msgspec.structs.replace(request, since=request.since & ((1 << at) - 1))",
+        "        return msgspec.structs.replace(request, since=0 if since >> VERSION_BITS else since)",
+        "        return msgspec.structs.replace(request, since=since & ((1 << VERSION_BITS) - 1))",
     ),
     Plant(
         "lists-name-what-somebody-may-not-know",

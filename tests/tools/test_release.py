@@ -222,7 +222,7 @@ def test_what_a_package_index_shows_leads_to_no_file_beside_it(built: list[Path]
     links = re.findall(r"\]\(([^)]*)\)", shown)
     assert [each for each in links if not each.startswith(("https://", "http://", "#"))] == []
     assert "![" not in shown
-    assert "Begin with your first topic, sensors" in shown
+    assert "Begin: first topic, sensors, recipes" in shown
 
 
 ASSETS: Final = (".html", ".css", ".js", ".svg", ".woff2")  # of pages that are served

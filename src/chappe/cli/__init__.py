@@ -1,7 +1,7 @@
 """The command line: ``chappe``. One file per group of commands, imported when one of them is called.
 
 app.py        the program: names of commands, global options, errors, signals
-options.py    options that several commands share; completing.py has names that a shell completes
+options.py    options that several commands share; completing.py and names_there.py: names that a shell completes
 serving.py    the frame of commands that serve: identity, pictures, the end, and the setting `audit`
 following.py  the frame of commands that print what comes
 listing.py    the frame of commands that list; watching.py lists again and again

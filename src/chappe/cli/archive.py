@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Argument, Option
 
-from chappe.cli import options
+from chappe.cli import completing, options
 from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, show_json, tell, warn
 from chappe.cli.serving import Metrics, notify, serve_run
 from chappe.cli.units import human_bytes
@@ -32,7 +32,7 @@ STOP_S: Final = 60.0  # a batch under way is given up within this time
 
 
 def archive(
-    topic: Annotated[str, Argument(metavar="TOPIC|PREFIX*", help="What to archive.", autocompletion=options.TOPICS)],
+    topic: Annotated[str, Argument(metavar="TOPIC|PREFIX*", help="What to archive.", autocompletion=completing.TOPICS)],
     to: Annotated[Path, Option("--to", metavar="DIR", help="Where the archive is, or is to be made.")],
     follow: Annotated[bool, Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     skip_lost: Annotated[

@@ -10,16 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from typer import Context
 
@@ -28,17 +27,12 @@ from chappe.cli.console import host_and_ports
 from chappe.cli.options import source_of
 from chappe.cli.units import address
 from chappe.errors import ChappeError
-from chappe.security import IDENTITY
 from chappe.system import settings
 from chappe.system.places import users
 
 FRESH_S: Final = 5.0
 STARTED_S: Final = 15.0  # a process that was started so lately may still bring news
 LISTEN_S: Final = 0.05  # a machine that does not answer so soon is asked by that process, not by us
-NAMES_MAX: Final = 1_000  # of each kind
-GROUPS_MAX: Final = 20  # whose members are asked for
-PLACES_MAX: Final = 32  # files that are kept
-PLAIN: Final = re.compile(r"[\w./:@%+=,-]+")  # a shell would do something with other names, which others choose
 
 
 def known(context: Context, kind: str) -> list[str]:
@@ -89,7 +83,7 @@ def _bring(place: dict[str, Any], file: Path) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     started.touch()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("_CHAPPE", "_TYPER", "COMP_"))}
-    command = [sys.executable, "-m", "chappe.cli.completing", str(file), json.dumps(place)]
+    command = [sys.executable, "-m", "chappe.cli.names_there", str(file), json.dumps(place)]
     none = subprocess.DEVNULL
     subprocess.Popen(command, env=env, stdin=none, stdout=none, stderr=none, start_new_session=True)
 
@@ -118,57 +112,17 @@ def _may_listen(where: tuple[str, int]) -> bool:
         return False
 
 
-# -- the process behind the answer ------------------------------------------------------------------------------
+def names_of(kind: Literal["topics", "partitions", "groups", "members", "stores"]) -> Callable[..., list[str]]:
+    """Return what completes an argument or option by names that are there."""
+
+    def complete(ctx: Context, incomplete: str) -> list[str]:
+        with suppress(ChappeError, OSError, ValueError):
+            return [each for each in known(ctx, kind) if each.startswith(incomplete)]
+        return []
+
+    return complete
 
 
-def _of_log(place: dict[str, Any]) -> dict[str, list[str]]:
-    from chappe.cli.topics import looking
-    from chappe.reading.groups import ConsumerGroups
-
-    plain = os.environ.get(IDENTITY) == settings.NONE
-    with looking(options.Reach(**place, plain=plain), []) as (held, view):
-        groups = ConsumerGroups(view)
-        names = list(groups.names())
-        members = {each.member for name in names[:GROUPS_MAX] for each in groups.status(name, ages=False).members}
-    keys = sorted(held.known)
-    return {
-        "topics": _some(dict.fromkeys(topic for topic, _ in keys)),
-        "partitions": _some(dict.fromkeys(partition for _, partition in keys)),
-        "groups": _some(names),
-        "members": _some(sorted(members)),
-    }
-
-
-def _of_mesh(place: dict[str, Any]) -> dict[str, list[str]]:
-    from chappe import Endpoint
-    from chappe.cli import mesh
-    from chappe.cli.network import look
-    from chappe.dashboard.sources.mesh import data_stores
-
-    security = mesh.Trust().security()
-    with Endpoint(forwarding=False, security=security) as endpoint:
-        network = look(endpoint, mesh.dial(endpoint, mesh.addresses(security, place["peers"])))
-    return {"stores": _some(each.name for each in data_stores(network))}
-
-
-def _some(names: Iterable[str]) -> list[str]:
-    return [each for each in names if PLAIN.fullmatch(each)][:NAMES_MAX]
-
-
-def _write(file: Path, names: dict[str, list[str]]) -> None:
-    temporary = file.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(names))
-    temporary.replace(file)
-    for old in sorted(file.parent.iterdir(), key=lambda each: each.stat().st_mtime)[: -2 * PLACES_MAX]:
-        old.unlink(missing_ok=True)
-
-
-def main(file: str, said: str) -> None:
-    """Ask, and keep the answer; without one what is kept stays."""
-    place = json.loads(said)
-    with suppress(ChappeError, OSError):
-        _write(Path(file), _of_mesh(place) if "peers" in place else _of_log(place))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+TOPICS: Final = names_of("topics")
+PARTITIONS: Final = names_of("partitions")
+GROUPS: Final = names_of("groups")

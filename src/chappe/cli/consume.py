@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.api.log.lines import as_json
-from chappe.cli import codecs, options
+from chappe.cli import codecs, completing, options
 from chappe.cli.console import check_reader, hear_warnings, warn, write_out
 from chappe.cli.consume_choice import Choice, Key, Match, Span
 from chappe.cli.consume_workers import Working, work_off
@@ -46,7 +46,7 @@ def consume(
     working: Working,
     choice: Choice,
     topics: Annotated[
-        list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=options.TOPICS)
+        list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=completing.TOPICS)
     ],
     start: Annotated[
         str,
@@ -100,7 +100,7 @@ def consume(
         Option(
             metavar="NAME",
             help="Be a member of this group: its members share the partitions, and go on where it was.",
-            autocompletion=options.GROUPS,
+            autocompletion=completing.GROUPS,
         ),
     ] = None,
     member: Annotated[
@@ -108,7 +108,7 @@ def consume(
         Option(
             metavar="NAME",
             help="With --group: a lasting name; a restart under it keeps its partitions.",
-            autocompletion=options.names_of("members"),
+            autocompletion=completing.names_of("members"),
         ),
     ] = None,
     codec: codecs.Name = None,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
 from typer import Context, Option
 
 from chappe.api.times import as_micros
-from chappe.cli import options
+from chappe.cli import completing, options
 from chappe.cli.topics import check_known, looking
 from chappe.cli.units import parse_moment
 from chappe.data.topic import Filter
@@ -60,7 +60,7 @@ class Choice:
         Option(
             metavar="P",
             help="Only the partition of this id, or those whose ids begin so.",
-            autocompletion=options.PARTITIONS,
+            autocompletion=completing.PARTITIONS,
         ),
     ] = None
     key: Annotated[str | None, Option(metavar="KEY", help="Only records with this key.")] = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import typer
 from typer import Argument, Option
 
-from chappe.cli import options
+from chappe.cli import completing, options
 from chappe.cli.console import Bar, answers, exit_code, hear_warnings, left_text, rate_of, show_json, tell, warn
 from chappe.cli.serving import Metrics, notify, serve_run
 from chappe.data.markup import are, many
@@ -63,7 +63,7 @@ def copy(
     reach: options.Reach,
     target: CopyTarget,
     topics: Annotated[
-        list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=options.TOPICS)
+        list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=completing.TOPICS)
     ],
     follow: Annotated[bool, Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     metrics: Metrics = None,

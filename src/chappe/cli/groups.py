@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.api.log.lines import iso_time
-from chappe.cli import options
+from chappe.cli import completing, options
 from chappe.cli.console import hear_warnings, say
 from chappe.cli.listing import print_listing
 from chappe.cli.topics import looking
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="groups", help="Show consumer groups with their members and positions, or set positions.")
 
-Group: TypeAlias = Annotated[str, Argument(metavar="GROUP", help="Name of the group.", autocompletion=options.GROUPS)]
+Group: TypeAlias = Annotated[
+    str, Argument(metavar="GROUP", help="Name of the group.", autocompletion=completing.GROUPS)
+]
 HEADS: Final = ("topic", "partition", "member", "position", "end", "lag", "bytes", "behind", "committed")
 
 
@@ -87,12 +89,12 @@ def reset(
         Option(
             metavar="TOPIC",
             help="Only partitions of these topics; `name*` is a prefix.",
-            autocompletion=options.TOPICS,
+            autocompletion=completing.TOPICS,
         ),
     ] = None,
     partition: Annotated[
         str | None,
-        Option(metavar="ID", help="Only partitions whose id begins so.", autocompletion=options.PARTITIONS),
+        Option(metavar="ID", help="Only partitions whose id begins so.", autocompletion=completing.PARTITIONS),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -14,7 +14,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.api.log.lines import iso_time
-from chappe.cli import mesh, options, values
+from chappe.cli import completing, mesh, options, values
 from chappe.cli.console import hear_warnings, tell, warn
 from chappe.cli.files import written
 from chappe.cli.following import Changes, Seconds
@@ -43,7 +43,7 @@ app = typer.Typer(
 app.command("serve")(serve)
 
 Store: TypeAlias = Annotated[
-    str, Argument(metavar="STORE", help="Name of the store.", autocompletion=options.names_of("stores"))
+    str, Argument(metavar="STORE", help="Name of the store.", autocompletion=completing.names_of("stores"))
 ]
 Key: TypeAlias = Annotated[str, Argument(metavar="KEY", help=values.HELP)]
 Prefix: TypeAlias = Annotated[str | None, Argument(metavar="PREFIX", help="Only keys that are strings and begin so.")]

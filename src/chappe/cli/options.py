@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 from typer import Context, Option
 
 from chappe.data.topic import check_topic
-from chappe.errors import ChappeError, UsageError
+from chappe.errors import UsageError
 from chappe.security import IDENTITY, PASSPHRASE, Keys
 from chappe.system.settings import DEFAULT_LISTEN, DEFAULT_TOWER, NONE
 
@@ -27,23 +26,6 @@ InputFormat = Literal["lines", "json", "length", "records"]
 OutputFormat = Literal["text", "raw", "json", "length"]
 OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
 
-
-def names_of(kind: Literal["topics", "partitions", "groups", "members", "stores"]) -> Callable[..., list[str]]:
-    """Return what completes an argument or option by names that are there."""
-
-    def complete(ctx: Context, incomplete: str) -> list[str]:
-        from chappe.cli.completing import known  # not imported where nothing is completed
-
-        with suppress(ChappeError, OSError, ValueError):
-            return [each for each in known(ctx, kind) if each.startswith(incomplete)]
-        return []
-
-    return complete
-
-
-TOPICS: Final = names_of("topics")
-PARTITIONS: Final = names_of("partitions")
-GROUPS: Final = names_of("groups")
 
 Tower: TypeAlias = Annotated[
     str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="Where the tower is: HOST[:PORT[:SECOND-PORT]].")

@@ -19,7 +19,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.api.times import as_micros
-from chappe.cli import codecs, options
+from chappe.cli import codecs, completing, options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
 from chappe.cli.formats import BadInput, FullRecord, Item, looks_consumed
 from chappe.cli.lazy_producer import CountedWriter, LazyProducer
@@ -44,7 +44,7 @@ INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowl
 def produce(
     reach: options.Reach,
     topic: Annotated[
-        str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.", autocompletion=options.TOPICS)
+        str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.", autocompletion=completing.TOPICS)
     ],
     source: ProduceInput,
     key: Annotated[str | None, Option(metavar="KEY", help="Key for records that have none.")] = None,

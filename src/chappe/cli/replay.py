@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from chappe.api.log.lines import iso_time
 from chappe.api.times import as_micros
-from chappe.cli import mesh, options
+from chappe.cli import completing, mesh, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
 from chappe.cli.units import parse_moment, parse_start
@@ -58,7 +58,7 @@ def replay(
         Argument(
             metavar="TOPIC",
             help="A topic that `chappe record` made: back into the mesh.",
-            autocompletion=options.TOPICS,
+            autocompletion=completing.TOPICS,
         ),
     ] = None,
     source: Annotated[

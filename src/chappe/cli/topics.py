@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from typer import Argument, Option
 
 from chappe.api.log.lines import iso_time
-from chappe.cli import options
+from chappe.cli import completing, options
 from chappe.cli.console import answers, hear_warnings, show, show_json, warn
 from chappe.cli.listing import print_table
 from chappe.cli.units import human_bytes, parse_moment
@@ -128,7 +128,7 @@ def topics(
     reach: options.Reach,
     names: Annotated[
         list[str] | None,
-        Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=options.TOPICS),
+        Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.", autocompletion=completing.TOPICS),
     ] = None,
     partitions: Annotated[bool, Option("--partitions", help="One line for each partition.")] = False,
     plot: Annotated[bool, Option("--plot", help="Draw when records came, and how large topics are.")] = False,
