@@ -33,6 +33,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The processes that are started; what they do is done at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHAPPE_IDENTITY", "")  # which completion sets, and a process of its own would forget
     for name in ("FRESH_S", "STARTED_S"):
         monkeypatch.setattr(completing, name, 1e6)  # however slow this machine is
     found: list[list[str]] = []
