@@ -453,6 +453,7 @@ def test_commands_in_pages_are_understood(page: Path) -> None:
         command, rest = program(), words
         try:
             while rest and hasattr(command, "commands"):
+                rest = command.spelled_out(rest) if hasattr(command, "spelled_out") else rest
                 command, rest = command.commands[rest[0]], rest[1:]
             command.make_context("chappe", list(rest))
         except Exception as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chappe import Admin, Consumer, Producer, Retention, Store, read_topic
-from chappe.errors import StorageError, TimedOut, UnknownTopic, UsageError
+from chappe.errors import StorageError, StorageFormat, TimedOut, UnknownTopic, UsageError
 from chappe.storage.catalogue_database import CatalogueDatabase
 from chappe.testing import Log, World
 
@@ -149,4 +149,7 @@ def test_a_damaged_catalogue_is_told_of(tmp_path: Path) -> None:
     database._execute("break it", [("INSERT INTO topics VALUES (?, ?)", (b"t", b"garbage"))])
     with pytest.raises(StorageError, match="takes the catalogue of another one"):
         database.kept()
+    database._execute("write it with a newer chappe", [("PRAGMA user_version = 9", ())])
     database.close()
+    with pytest.raises(StorageFormat, match="written by a newer chappe"):
+        CatalogueDatabase(tmp_path)

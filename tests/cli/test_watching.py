@@ -18,8 +18,8 @@ from chappe.cli.watching import repeat, watchable
 from chappe.errors import ChappeError, UsageError
 
 LISTINGS = {
-    "topics", "groups show", "kv list", "kv history", "map get", "chain status", "keys list", "permissions show",
-    "pipeline list", "pipeline status", "node",
+    "topics list", "topics show", "topics config", "groups show", "kv list", "kv history", "map get", "chain status",
+    "keys list", "permissions show", "pipeline list", "pipeline status", "node",
 }  # fmt: skip
 Step = Callable[[], None]
 

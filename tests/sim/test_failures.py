@@ -11,6 +11,7 @@ from chappe import channel, core
 from chappe.channel import messages
 from chappe.gateway.core import PublishToSide
 from chappe.kv.backend import Commit
+from chappe.log.catalogue import CatalogueJob
 from chappe.log.exactly_once.staged import SinkJob
 from chappe.log.producer import JournalBatch, JournalTrim
 from chappe.log.storage import RunRetention, WriteRecords
@@ -40,6 +41,7 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         core.Dial: "nobody is there",
         WriteRecords: "the disk is full; of a write under way any part may be there after a death",
         RunRetention: "the disk refuses",
+        CatalogueJob: "the disk refuses",
         JournalBatch: "the journal refuses, and may have it all the same",
         JournalTrim: "whole files stay",
     },
@@ -70,7 +72,7 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
 }
 SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {
     "sink": (1, 5),
-    "log": (4, 5),
+    "log": (4, 5, 6),
     "rules": (),
     "mesh": (32, 60),
     "kv": (11,),

@@ -29,15 +29,18 @@ if TYPE_CHECKING:
     from chappe.reading.admin import TopicAdmin, TopicChanged
 
 LIST: Final = "list"
+HELP: Final = ("-h", "--help")
 
 
 class _ListByDefault(TyperGroup):
     """Takes arguments that name no subcommand for those of ``list``."""
 
+    def spelled_out(self, args: list[str]) -> list[str]:
+        """Return the arguments with the subcommand that they mean."""
+        return args if args and (args[0] in self.commands or args[0] in HELP) else [LIST, *args]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = [LIST, *args]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, self.spelled_out(args))
 
 
 app = typer.Typer(
@@ -49,18 +52,7 @@ app = typer.Typer(
 app.command(LIST)(topics)
 
 
-def _names(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a topic from what is running; without an answer there is nothing to complete."""
-    from chappe.reading.admin import Admin
-
-    try:
-        with Admin(tower=context.params.get("tower") or None) as admin:
-            return [each for each in admin.topics() if each.startswith(incomplete)]
-    except (ChappeError, OSError):
-        return []
-
-
-Topic: TypeAlias = Annotated[str, Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=_names)]
+Topic: TypeAlias = Annotated[str, Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=options.TOPICS)]
 Age: TypeAlias = Annotated[str | None, Option("--age", metavar="AGE", help="Keep records so long, such as 7d.")]
 Bytes: TypeAlias = Annotated[str | None, Option("--bytes", metavar="SIZE", help="Keep so much, such as 10GB.")]
 Records: TypeAlias = Annotated[int | None, Option("--records", metavar="NUMBER", help="Keep so many records.", min=1)]
@@ -93,10 +85,13 @@ def show(topic: Topic, reach: options.Reach, as_json: options.Json = False) -> N
 
 
 @app.command()
+@watchable
 @options.with_groups
 def config(
     reach: options.Reach,
-    names: Annotated[list[str] | None, Argument(metavar="TOPIC", help="Topics; all by default.")] = None,
+    names: Annotated[
+        list[str] | None, Argument(metavar="TOPIC", help="Topics; all by default.", autocompletion=options.TOPICS)
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """List the settings of topics that all stores agree on, and topics that were deleted or trimmed lately."""
