@@ -54,6 +54,7 @@ READING: Final = {
     "chappe.log.batch",
     "chappe.log.compression",
     "chappe.log.catalogue",  # how entries of topics merge
+    "chappe.log.compression",
     "chappe.log.queries",
     "chappe.log.storage",
     "chappe.log.events",
