@@ -24,6 +24,7 @@ from chappe.log.batch import Batch, encode_batch
 from chappe.log.exactly_once.staged import CommitBatch, Finishing, Forget, SinkJob, recover
 from chappe.log.exactly_once.transactions import Transactions, sink_address
 from chappe.log.messages import Head
+from chappe.log.ordered.machine import is_ordered
 from chappe.log.queries import (
     ELSEWHERE,
     FENCED,
@@ -178,7 +179,9 @@ def kind(answer: Answer) -> str:
 
 
 def test_a_partition_is_named_by_its_sink_and_topic() -> None:
-    assert sink_address("q", "t") == hashlib.sha256(b"q\0t").hexdigest()[:32].upper()
+    assert sink_address("r", "t") == hashlib.sha256(b"r\0t").hexdigest()[:32].upper()
+    assert sink_address("q", "t") == "8D8135152D5443200419F40628FB59FF"  # which the checksum has as 5
+    assert not any(is_ordered(sink_address(f"q{n}", "t")) for n in range(500))
     assert len({sink_address(*names) for names in (("q", "t"), ("q", "u"), ("r", "t"), ("qt", ""), ("", "qt"))}) == 5
 
 
