@@ -11,6 +11,7 @@ import zmq
 
 from chappe.core import Ask, Close, Dial, Effect, Publish, Send, Subscribe
 from chappe.defaults import FULL_PEER_WAIT_S
+from chappe.errors import ProtocolError
 from chappe.log.events import PermissionsChanged, Stopped
 from chappe.log.guard import GIVERS, Guard
 from chappe.log.handing_on import PERMISSIONS
@@ -146,7 +147,7 @@ class LogPorts(Ports):
         if type(link) is Members:
             return self.hear_member(frames, link.who)
         if link is SUBSCRIPTIONS:
-            return self._hear_subscription(frames)
+            return self._hear_subscriptions(frames)
         if type(link) is StoreLink:
             return self._dealers.hear(link, frames)
         return self.meeting.hear(link, frames)
@@ -156,6 +157,22 @@ class LogPorts(Ports):
         if self.tapped is not None:
             self.tapped([bytes(each) for each in frames])
         return self.core.handle_frames(frames, who, time.monotonic())
+
+    def _hear_subscriptions(self, frames: list[zmq.Frame]) -> Sequence[Effect]:
+        """Take a subscription; one to single records with those that came behind it, in case one is to batches.
+
+        They come in the order of their bytes, and whatever is published in between would come without keys to a peer
+        that knows batches.
+        """
+        effects = self._hear_subscription(frames)
+        while self._pub.midway:
+            try:
+                effects = [*effects, *self._hear_subscription(self._subscriptions.take())]  # type: ignore[arg-type]
+            except zmq.Again:
+                break
+            except ProtocolError as error:
+                self.driver.complain(error)
+        return effects
 
     def _hear_subscription(self, frames: list[zmq.Frame]) -> Sequence[Effect]:
         found = self._pub.subscription(frames)

@@ -153,6 +153,7 @@ class PublishingSocket:
         self.socket.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         self._greedy = Greedy()
         self.changes = 0  # rises when somebody subscribes, or no longer does
+        self.midway = False  # a subscription to batches may follow one to single records
         self._full_peer_wait_s = full_peer_wait_s
         self._lossy = False
         self._lossy_until = -math.inf
@@ -222,6 +223,7 @@ class PublishingSocket:
         Raises:
             ProtocolError: It sent something else, or wants too much and was cut off.
         """
+        self.midway = False
         raw = frames[0].bytes
         on, prefix = raw[:1] == b"\1", raw[1:]
         if len(frames) != 1 or (not on and raw[:1] != b"\0"):
@@ -229,6 +231,7 @@ class PublishingSocket:
         # A peer that knows batches is spared the single records, which it also had to ask for because it cannot know
         # who sends them only; it may ask for either first.
         connection = self._greedy.count(frames[0], prefix, on)
+        self.midway = on and connection is not None and b"M" <= prefix[:1] < b"R"
         self.changes += 1
         if self._guard is not None:
             return (prefix, on) if self._judged(self._guard, frames[0], connection, prefix, on) else None
