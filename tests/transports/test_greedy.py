@@ -11,6 +11,7 @@ from tests.api.members import wait_until
 
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import ProtocolError
+from chappe.system.machine import Machine
 from chappe.transports import zeromq
 from chappe.transports.zeromq import PublishingSocket
 
@@ -139,7 +140,7 @@ def test_who_gets_the_descriptor_of_one_that_left_is_somebody_else(monkeypatch: 
     """Else an original would get nothing: single records are kept from who gets batches."""
     ours = ("10.0.0.9", 9)
     ends = {7: (("10.0.0.1", 1), ours)}
-    monkeypatch.setattr(zeromq, "_ends", ends.get)
+    monkeypatch.setattr(Machine, "ends", lambda self, descriptor: ends.get(descriptor))
     greedy, before, after = zeromq.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
 
     def spared(prefix: bytes) -> bool:
@@ -160,7 +161,7 @@ def test_who_is_dialled_again_over_the_same_descriptor_has_another_connection(mo
     """Else what it subscribes to anew would be taken for what it has: it would get nothing any more."""
     where = ("10.0.0.1", 1)
     ends = {7: (where, ("10.0.0.9", 9))}
-    monkeypatch.setattr(zeromq, "_ends", ends.get)
+    monkeypatch.setattr(Machine, "ends", lambda self, descriptor: ends.get(descriptor))
     greedy, before, after = zeromq.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
     first = greedy.count(before, b"Rtopic", True)
     assert first is not None
