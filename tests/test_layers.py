@@ -52,7 +52,6 @@ FACES: Final = {*BASE, "chappe", "chappe.api"}
 READING: Final = {
     "chappe.transports.queries",
     "chappe.log.batch",
-    "chappe.log.compression",
     "chappe.log.catalogue",  # how entries of topics merge
     "chappe.log.compression",
     "chappe.log.queries",
