@@ -15,7 +15,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from chappe.api.log.lines import iso_time
-from chappe.cli import options
+from chappe.cli import completing, options
 from chappe.cli.console import hear_warnings, say, show_json, warn
 from chappe.cli.listing import print_listing
 from chappe.cli.topics import live_producers, looking, topics
@@ -52,7 +52,9 @@ app = typer.Typer(
 app.command(LIST)(topics)
 
 
-Topic: TypeAlias = Annotated[str, Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=options.TOPICS)]
+Topic: TypeAlias = Annotated[
+    str, Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=completing.TOPICS)
+]
 Age: TypeAlias = Annotated[str | None, Option("--age", metavar="AGE", help="Keep records so long, such as 7d.")]
 Bytes: TypeAlias = Annotated[str | None, Option("--bytes", metavar="SIZE", help="Keep so much, such as 10GB.")]
 Records: TypeAlias = Annotated[int | None, Option("--records", metavar="NUMBER", help="Keep so many records.", min=1)]
@@ -90,7 +92,7 @@ def show(topic: Topic, reach: options.Reach, as_json: options.Json = False) -> N
 def config(
     reach: options.Reach,
     names: Annotated[
-        list[str] | None, Argument(metavar="TOPIC", help="Topics; all by default.", autocompletion=options.TOPICS)
+        list[str] | None, Argument(metavar="TOPIC", help="Topics; all by default.", autocompletion=completing.TOPICS)
     ] = None,
     as_json: options.Json = False,
 ) -> None:
