@@ -74,7 +74,7 @@ class _Keys:
 
 
 class _Connection:
-    """Who is at both ends of a connection.
+    """The two ends of a connection.
 
     Attributes:
         listener: The socket that was dialled, at ``port``.

@@ -45,7 +45,7 @@ STORE_FAILED: Final = 50001
 
 
 class _Body(msgspec.Struct):
-    """What a client sends; keys that are not here are passed over, as Confluent's clients send more of them."""
+    """The body of a request; keys that are not here are passed over, as Confluent's clients send more of them."""
 
     schema: str | None = None
     schemaType: str | None = None
