@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC
@@ -80,7 +80,7 @@ def show(topic: Topic, reach: options.Reach, as_json: options.Json = False) -> N
         ("newest", _second(facts["newest"])),
         ("written by", writes),
         *((f"kept at {call(store)}", _kept(each)) for store, each in found.retention.items()),
-        *((f"setting {name}", str(value)) for name, value in found.settings.items()),
+        *((f"setting --{name}", value) for name, value in _as_options(found.settings)),
         *([("settings changed", _second(facts["changed"]))] if found.changed else []),
     ]
     print_listing(as_json, facts, ("topic", topic), rows)
@@ -117,7 +117,9 @@ def config(
     rows = [
         (
             each["topic"],
-            "deleted" if each["deleted"] else ", ".join(f"{k}={v}" for k, v in each["settings"].items()),
+            "deleted"
+            if each["deleted"]
+            else ", ".join(map(" ".join, _as_options(each["settings"]))),
             _second(each["changed"]),
             call(each["store"]) if each["store"] else "",
             _second(each["trimmed_before"]),
@@ -226,6 +228,18 @@ def _tell(done: TopicChanged, what: str, as_json: bool) -> None:
 def _retention(age: str | None, size: str | None, records: int | None) -> Retention | None:
     found = Retention(None if age is None else parse_age(age), None if size is None else parse_bytes(size), records)
     return None if found == Retention() else found
+
+
+def _as_options(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each setting as the option that sets it."""
+    options_of: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "retention_s": ("age", human_age),
+        "retention_bytes": ("bytes", exact_bytes),
+        "retention_records": ("records", str),
+    }
+    for setting, value in settings.items():
+        name, write = options_of.get(setting, (setting, str))  # a newer store may know others
+        yield name, write(value)
 
 
 def _kept(retention: Retention | None) -> str:
