@@ -117,9 +117,7 @@ def config(
     rows = [
         (
             each["topic"],
-            "deleted"
-            if each["deleted"]
-            else ", ".join(map(" ".join, _as_options(each["settings"]))),
+            "deleted" if each["deleted"] else ", ".join(map(" ".join, _as_options(each["settings"]))),
             _second(each["changed"]),
             call(each["store"]) if each["store"] else "",
             _second(each["trimmed_before"]),
