@@ -50,10 +50,7 @@ _Numbers: TypeAlias = Iterator[tuple[str, float | Mapping[Any, float]]]
 
 
 class MemberNumbers:
-    """The numbers of some members, and why one of them is not ready. Safe to use from any thread.
-
-    It keeps no member alive; one that was closed is left out.
-    """
+    """The numbers and readiness of members, which it does not keep alive; closed ones are left out. Thread-safe."""
 
     def __init__(self, *members: object) -> None:
         self._members: dict[tuple[str, str], tuple[_Kind, Callable[[], Any]]] = {}  # by kind and name

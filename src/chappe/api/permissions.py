@@ -205,10 +205,7 @@ def seal(
 
 
 def rotate(directory: str | Path, group: str, *, older_than: timedelta | None = None) -> GroupKeys | None:
-    """Begin a fresh epoch of a group, or None if the newest is not older than that.
-
-    Raises UsageError: There is no such group.
-    """
+    """Begin a fresh epoch of a group; None if the newest is not older. Raises UsageError: there is no such group."""
     with _changed(Path(directory)) as change:
         return Keepers(Path(directory), change.before[0]).rotate(group, older_than)
 

@@ -111,10 +111,7 @@ class Door:
 
 
 class Office:
-    """Lets in identities that may ``administer`` all topics, over TLS.
-
-    ``tls`` is the context for connections; clients may come without a certificate, with a token.
-    """
+    """Lets in identities that may ``administer`` all topics, over ``tls``, by certificate or token."""
 
     @classmethod
     def of(cls, security: LogSecurity, host: str, what: str) -> Office | None:

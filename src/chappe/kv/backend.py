@@ -68,10 +68,7 @@ Operation: TypeAlias = (
 
 
 class Commit(Frozen, frozen=True):
-    """A job for the disk: commit all of these at once, durably.
-
-    A core never has more than one under way: later operations go into the next, so one sync serves many.
-    """
+    """A job for the disk: commit all of these at once, durably; one at a time, so one sync serves many operations."""
 
     number: int
     operations: tuple[Operation, ...]

@@ -58,10 +58,7 @@ def wrong_revision(key: Value, present: int | None) -> str:
 
 
 class Pending(Frozen, frozen=True):
-    """One write; ``request`` is set for a put_unique, whose answer an original sends apart.
-
-    ``compares``: it has a condition that a master of the original cannot look at.
-    """
+    """One write. ``request``: of a put_unique; ``compares``: it has a condition, which originals cannot check."""
 
     ticket: int | None
     what: str
@@ -262,10 +259,7 @@ class CloneWrites:
     # -- masters come and go ----------------------------------------------------------------------------------------
 
     def begin(self, master: Entity, now: float, actions: list[Effect]) -> None:
-        """Send a master all that is not confirmed, in order, and later writes.
-
-        A master of the original gets no write with a condition, nor those before it that wait.
-        """
+        """Send a master all that is not confirmed, in order; an original only what comes before a condition."""
         last = 0 if master.is_chappe else self.pending.last_condition
         if last:
             actions += self.pending.fail(last, InvalidOperation, NO_CONDITIONS)

@@ -69,9 +69,7 @@ def index_of(key: Value) -> Index:
 
 
 class Engine:
-    """Entries in memory with their versions and latest changes. ``changes_max``: changes that are remembered; older
-    ones are forgotten.
-    """
+    """Entries in memory, their versions and the latest ``changes_max`` changes."""
 
     def __init__(self, changes_max: int = STORE_CHANGES_MAX) -> None:
         self.version = 0  # of the last change
@@ -118,9 +116,7 @@ class Engine:
         return self.entries.get(key if type(key) is str else sort_key(key))
 
     def get_index(self, key: Value, index: Value) -> Value:
-        """Return the part at ``index`` of the value under a key (``operations.retrieve``); raises NoSuchKey or
-        TypeClash.
-        """
+        """Return the part at ``index`` of a key's value (``operations.retrieve``). Raises NoSuchKey, TypeClash."""
         return operations.retrieve(self.get(key), index)
 
     def exists(self, key: Value) -> bool:
@@ -363,9 +359,7 @@ class StagedEntries:
 
 
 class DurableContents:
-    """A read-only view with the reading methods of ``Engine``. ``without``: the engine's latest changes, in order, that
-    the view leaves out.
-    """
+    """Read-only view with the reading methods of ``Engine``; leaves out its latest changes, ``without``, in order."""
 
     def __init__(self, engine: Engine, without: Sequence[Change]) -> None:
         self._engine = engine

@@ -47,10 +47,7 @@ NS: int = 1_000_000_000
 
 
 class CloneWriter:
-    """One clone that writes, or wrote.
-
-    ``taken`` counts what was done in memory, ``applied`` what is durable and may be confirmed.
-    """
+    """One clone that writes, or wrote: ``taken`` counts writes in memory, ``applied`` durable ones to be confirmed."""
 
     __slots__ = ("_outcomes_max", "applied", "channel", "entity", "heard_ns", "outcomes", "taken")
 

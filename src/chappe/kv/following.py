@@ -266,9 +266,7 @@ class Following:
 
     @property
     def _state(self) -> tuple[Entity, int] | None:
-        """Return this clone's state as a master and an event, from which a master of chappe computes the missing
-        changes.
-        """
+        """Return this clone's state as a master and an event, for which a master of chappe finds later changes."""
         if self.master is None or not self.master.is_chappe or self._input.closed or not self._input.initialized:
             return None
         return self.master, self._input.next - 1
@@ -525,9 +523,7 @@ class Following:
         return None
 
     def _change(self, command: cmd.Mutation, expires_ns: int | None) -> Sequence[Change | None]:
-        """Apply a command of the master. Raises ProtocolError: no master does that; StoreError: it does not fit the
-        data here.
-        """
+        """Apply a command. Raises ProtocolError: no master does that; StoreError: it does not fit the data here."""
         engine = self._engine
         if isinstance(command, cmd.Put):
             return (engine.put(command.key, command.value, expires_ns),)

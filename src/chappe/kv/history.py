@@ -70,12 +70,7 @@ def past_change(row: HistoryRow) -> PastChange:
 
 
 class KeyHistory:
-    """The latest changes of each key.
-
-    Args:
-        size: Changes of a key that are kept; 0 for none.
-        kept: Whether rows are also kept elsewhere, and have to be removed there.
-    """
+    """The latest ``size`` changes of each key, 0: none. ``kept``: rows are elsewhere, too, to be removed there."""
 
     def __init__(self, size: int, limits: KvLimits, *, kept: bool) -> None:
         self.size = size

@@ -75,10 +75,7 @@ def weigh(value: Any) -> Weight:
 
 
 def grown(made: Value, before: Weight, member: Value) -> Weight:
-    """Return the weight of a container that a member has made larger; raises InvalidOperation if it is too large.
-
-    It is measured anew only where the sum of all that was added passes the bounds.
-    """
+    """Return a grown container's weight, measured only where the sum passes bounds. Raises InvalidOperation."""
     try:
         weight = before.with_member(member)
         if not weight.fits:
@@ -132,10 +129,7 @@ def initial(tag: int) -> Value:
 
 
 def add(stored: Any, operand: Any) -> Value:
-    """Return ``stored`` with ``operand`` added; raises TypeClash or InvalidOperation.
-
-    The caller checks how large a container grows.
-    """
+    """Return ``stored`` with ``operand`` added; the caller bounds containers. Raises TypeClash, InvalidOperation."""
     kind = type(stored)
     if kind in _NUMBERS:
         return _sum(stored, operand, 1)

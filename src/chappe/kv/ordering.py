@@ -90,9 +90,7 @@ class Ordering:
         return self._engine.frozen(self.commits.changes())
 
     def since(self, master: Entity, event: int) -> SnapshotChanges | None:
-        """Return the durable entries that may differ from the state of ``master`` behind its ``event``; None if
-        unknown.
-        """
+        """Return the durable entries that may differ from a master's state behind its ``event``; None if unknown."""
         found = None if self._recent is None else self._recent.since(master, event)
         if found is None:
             return None

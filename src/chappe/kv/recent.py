@@ -34,9 +34,7 @@ _LEAST: Final = AHEAD // 2  # more than the changes that are not durable yet: tw
 
 
 class EventNumbers:
-    """The numbers of one life. ``base`` is the one before that of its first event. ``loaded``: the content of the
-    backend.
-    """
+    """The numbers of one life; its first event has ``base`` + 1. ``loaded``: the content of the backend."""
 
     def __init__(self, loaded: Loaded, clock: Clock) -> None:
         kept = [row.applied for row in loaded.writers if row.entity == NOBODY]

@@ -246,9 +246,7 @@ class Wholes:
         self._measuring: Iterator[int] | None = None
 
     def open(self, clone: Entity, seq: int, now: float) -> bytes | None:
-        """Return all entries behind the master's event ``seq``, encoded; None if the clone has to ask again. Raises
-        SnapshotTooLarge: they do not fit.
-        """
+        """Return all entries behind event ``seq``, encoded; None: ask again. Raises SnapshotTooLarge."""
         self._expire(now)
         if clone in self._under_way:
             return None

@@ -114,10 +114,7 @@ class KeptBytes:
 
 
 class KeptBatches:
-    """Batches of one partition, in order; answers those who missed some. ``shared`` counts their bytes, too.
-
-    Nothing is missing between them except batches that were damaged in a journal.
-    """
+    """Batches of a partition in order, gapless but for damage in a journal. ``shared`` counts their bytes, too."""
 
     def __init__(
         self, topic: str, address: str, shared: KeptBytes | None = None, limits: LogLimits = LOG_LIMITS

@@ -45,10 +45,7 @@ class _UnfilledPart:
 
 
 class Unfilled:
-    """Ranges that a store went past without having them, and without being told that they are gone.
-
-    Bounded by the holes of the storage.
-    """
+    """Ranges that a store passed without having them or knowing them gone; bounded by the storage's holes."""
 
     def __init__(self, limits: LogLimits = LOG_LIMITS) -> None:
         self._limits = limits

@@ -236,12 +236,7 @@ def encode_sealed(base: int, count: int, timestamp_min: int, timestamp_max: int,
 
 
 def compress(raw: bytes, codec: int) -> bytes:
-    """Return the same batch with its columns compressed; itself if that saves less than a tenth, or it is no plain one.
-
-    Args:
-        raw: A sound batch.
-        codec: Of ``chappe.log.compression``.
-    """
+    """Return a sound batch compressed with ``codec``; unchanged if not plain or less than a tenth is saved."""
     magic, flags, _, base, count, _, low, high = HEADER.unpack_from(raw)
     block = None if flags & (SEALED | COMPRESSED) else pack(codec, memoryview(raw)[HEADER.size :])
     if block is None:
@@ -505,10 +500,7 @@ def merge(batches: Sequence[Batch]) -> bytes:
 
 
 def bare(raw: bytes) -> bytes:
-    """Return a sound batch reduced to offsets and timestamps: values are empty, keys and headers left out.
-
-    A sealed batch stays as it is. Raises ProtocolError: it is malformed.
-    """
+    """Return a batch without values, keys and headers; a sealed one as it is. Raises ProtocolError: it is malformed."""
     batch = Batch.parse(raw, check=False)
     if batch.sealed is not None:
         return raw

@@ -74,10 +74,7 @@ def kind_of(address: str) -> str:
 
 
 def verbs_of(address: str) -> Verbs:
-    """Return the rights of which a member that announces this address needs one, where connections have keys.
-
-    A node needs any right in the log; its peers refuse the rest by topic.
-    """
+    """Return the rights of which a member with keys needs one to announce this address: for a node, any in the log."""
     return PRODUCERS if address.startswith(IDENTITY) else LISTERS
 
 

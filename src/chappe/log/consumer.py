@@ -310,10 +310,7 @@ class LogConsumer:
         return self._ask_heads(self._filters) if prefix == b"G" else []
 
     def handle_message(self, message: Message, now: float) -> list[Effect]:
-        """Take a message of a peer. Call ``flush`` before any other input while ``gathers`` is true.
-
-        Raises ProtocolError for a malformed batch.
-        """
+        """Take a message; ``flush`` before another input while ``gathers``. Raises ProtocolError: malformed batch."""
         match message:
             case BatchMessage(_, partition, topic, body, direct):
                 return self._arrived(topic, partition, Batch.parse(body), now, live=not direct)

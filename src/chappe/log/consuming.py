@@ -364,12 +364,7 @@ class Scout(ConsumingMember):
         self._heard_at = math.inf  # by a tower
 
     def until(self, tower: bool, met: Iterable[str], now: float) -> float:
-        """Until when to wait for more, if nothing changes.
-
-        Args:
-            tower: Whether a tower hears us.
-            met: The addresses of all nodes known.
-        """
+        """Until when to wait for more; ``tower`` tells that one hears us, ``met`` are the addresses of known nodes."""
         if not tower:
             self._heard_at = math.inf
         elif self._heard_at == math.inf:

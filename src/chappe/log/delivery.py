@@ -86,10 +86,7 @@ class Partition:
 
 
 class Records(Frozen, frozen=True):
-    """A delivery: the records of ``batch`` from offset ``start`` on.
-
-    ``since``: Of a sealed batch, skip the records before the first one of this time or later.
-    """
+    """The records of ``batch`` from offset ``start`` on; of a sealed one only those from time ``since`` on."""
 
     topic: str
     partition: str
@@ -161,10 +158,7 @@ class Delivery:
         return part
 
     def settle(self, now: float) -> None:
-        """Keep only the positions of partitions without news.
-
-        Partitions that were only spoken of, and never came, are forgotten.
-        """
+        """Keep only the positions of partitions without news; forget those that were only spoken of."""
         listed = self._sources.lists
         for key, part in list(self.partitions.items()):
             gap = part.gap
@@ -210,10 +204,7 @@ class Delivery:
         del self.partitions[key]
 
     def begin(self, key: Key, offset: int, now: float, since: int | None = None) -> list[Effect]:
-        """Start an undecided partition at ``offset`` and drop held records before it.
-
-        ``since``: Skip the records before the first one of that time or later.
-        """
+        """Start an undecided partition at ``offset``, records from time ``since`` on; drop held batches before it."""
         part = self.find(key)
         if part is None or part.gap.next != UNDECIDED:
             return []

@@ -59,10 +59,7 @@ class IdentityClash:
 
 @dataclass(frozen=True, slots=True)
 class IdentityBehind:
-    """Others know offsets of our partition that our journal does not know of.
-
-    ``sent``: new records published before that was known, which they may have dropped.
-    """
+    """Others know offsets that our journal lacks; they may have dropped ``sent`` records published before we knew."""
 
     topic: str
     partition: str
@@ -296,10 +293,7 @@ class ScrubEnded:
 
 @dataclass(frozen=True, slots=True)
 class RecordsTooOld:
-    """Records were dropped, as they were older than ``max_age_s`` when they were taken; comes at most once a second.
-
-    ``age_s`` is the age of the oldest of these ``count``.
-    """
+    """Records older than ``max_age_s`` were dropped: ``count``, the oldest ``age_s`` old. Once a second at most."""
 
     count: int
     age_s: float

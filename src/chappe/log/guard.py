@@ -111,13 +111,7 @@ class LogRefusal:
 
 
 class Guard:
-    """Judges messages to one member.
-
-    Args:
-        decisions: The permissions in force.
-        refused: Told of each refusal.
-        takes: The rights of which a member needs one to hand us records.
-    """
+    """Judges messages to one member. ``takes``: peers need one of these rights to hand us records."""
 
     def __init__(
         self, decisions: Callable[[], Decisions], refused: Callable[[LogRefusal], None], takes: Verbs = GIVERS

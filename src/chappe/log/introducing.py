@@ -49,10 +49,7 @@ class Introducer:
         return self._forwarders.met + self._nodes.met
 
     def handle_frames(self, frames: list[bytes], peer_host: str, now: float) -> list[Effect]:
-        """Take a program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError.
-
-        It comes without keys, so it belongs to no identity.
-        """
+        """Take a program's beacon, without keys, from ``peer_host`` (empty: unknown). Raises ProtocolError."""
         beacon = beacon_of(frames, peer_host, self._host)
         if identity_of(decode_topic(beacon[2]))[1]:
             raise ProtocolError("a beacon that names an identity, without its key")

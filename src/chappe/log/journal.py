@@ -80,10 +80,7 @@ class JournalFiles:
         self._rotate()
 
     def append(self, bodies: Sequence[bytes], next_: int) -> None:
-        """Make batches that end before ``next_`` durable. After an OSError none of them counts.
-
-        After any other exception ``next_offset`` tells whether they count.
-        """
+        """Make batches before ``next_`` durable: after an OSError none counts, after others ``next_offset`` tells."""
         try:
             if self._worn:
                 self._rotate()
@@ -103,10 +100,7 @@ class JournalFiles:
             self._rotate()
 
     def trim(self, offset: int) -> None:
-        """Remove files whose records all lie before ``offset``: these are stored.
-
-        After an OSError it keeps more than it must.
-        """
+        """Remove files of records before ``offset``, which are stored; after an OSError it keeps more than it must."""
         if offset >= self.next_offset and self._size:
             self._rotate()
         while len(self._firsts) > 1 and self._firsts[1] <= offset:
@@ -169,10 +163,7 @@ def framed(bodies: Sequence[bytes], seed: int, at: int) -> bytes:
 
 
 def batches_in(raw: bytes, seed: int) -> Iterator[tuple[int, Batch]]:
-    """Iterate over the sound batches in a file, in order, each with the position of its end.
-
-    Bytes between them are damaged; bytes after the last one were torn.
-    """
+    """Iterate over a file's sound batches, each with its end. Bytes between are damaged, after the last one torn."""
     at = 0
     while 0 <= at < len(raw):
         batch = _framed_at(raw, at, seed)

@@ -84,9 +84,7 @@ class Discovers(Protocol):
 
 
 class LogNode:
-    """A role and its discovery, which ``meet`` adds before anything else is done. ``guard``: judges other members,
-    where connections have keys.
-    """
+    """A role and its discovery, which ``meet`` adds first. ``guard``: judges other members where there are keys."""
 
     def __init__(self, role: LogRole, guard: Guard | None = None) -> None:
         self.role = role

@@ -219,10 +219,7 @@ class LogProducer:
         return offset
 
     def take(self, value: bytes) -> int:
-        """Add a record with only a value, as ``append`` does, if this needs no further step.
-
-        Returns its offset, or -1 without adding it: the batch is full, or the owner must use ``append``.
-        """
+        """Add a record of a value; return its offset, or -1 if the batch is full or ``append`` is needed instead."""
         room = self.room - len(value) - 4
         if not self.plain or room <= 0:
             return -1
@@ -356,10 +353,7 @@ class LogProducer:
             self._head_at = min(self._head_at, now + HEAD_HURRY_S)
 
     def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
-        """Publish the batch that the journal has; or else take its refusal.
-
-        Then the gathered records stay, and ``flush`` may be called again.
-        """
+        """Publish what the journal has; if it refused, keep the gathered records, and ``flush`` may be called again."""
         if isinstance(job, JournalTrim):
             return []
         done, self._persisting = self._persisting, None

@@ -140,10 +140,7 @@ class Question:
 
 
 class Sources:
-    """All stores, and requests under way, of which at most ``reads_max`` are READs and SEEKs.
-
-    ``ever``: whether any store was heard of in an earlier life.
-    """
+    """All stores, and at most ``reads_max`` READs and SEEKs. ``ever``: a store was heard of in an earlier life."""
 
     def __init__(self, reads_max: int, *, ever: bool = False, limits: LogLimits = LOG_LIMITS) -> None:
         self._limits = limits

@@ -106,10 +106,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """The result of one call of ``LogStorage.scrub``.
-
-    ``idle``: the next round is not due. ``news``: ``detail`` must be given to ``LogStorage.scrubbed``.
-    """
+    """The result of one ``scrub``. ``idle``: no round is due. ``news``: give ``detail`` to ``LogStorage.scrubbed``."""
 
     bytes: int = 0
     idle: bool = False

@@ -99,10 +99,7 @@ _decoder: Final = msgspec.msgpack.Decoder(TrafficReport)
 
 
 def parse_report(teller: str, body: bytes) -> TrafficReport:
-    """Return a node's answer, without what it says of others than itself and whom it carries. Raises ProtocolError.
-
-    A newer format's additions at its end are ignored.
-    """
+    """Return a node's answer of itself and whom it carries, without a newer format's rest. Raises ProtocolError."""
     try:
         report = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -140,9 +137,7 @@ def where_kept(host: str, directory: str) -> bytes:
 def reading_of(
     address: str, identity: str, kept: bytes, committed: Mapping[Key, int], heads: Mapping[Key, int], most: int
 ) -> Reading:
-    """Report how far a consumer has committed: at most so many partitions, those that are furthest behind. ``heads``:
-    where partitions end, as far as the consumer knows.
-    """
+    """Return a consumer's positions in the partitions furthest behind, a bounded number. ``heads``: ends it knows."""
     furthest = nlargest(most, committed.items(), key=lambda each: heads.get(each[0], 0) - each[1])
     positions = []
     for (topic, part), offset in furthest:
@@ -152,9 +147,7 @@ def reading_of(
 
 
 class Traffic:
-    """Counts for one node. ``names`` are labels by address, and ``readers`` report the positions of a consumer, at most
-    so many, by its address; the node's owner fills in both.
-    """
+    """Counts for one node; its owner fills in ``names``, labels, and ``readers``, consumers' positions, by address."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}

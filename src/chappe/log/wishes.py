@@ -88,9 +88,7 @@ HELLOS_MAX = 1_000  # stores that are waited for; further ones are not
 
 
 class Beyond:
-    """Positions that are not yet confirmed to be within their partitions. ``told``: reported ones, beyond what all
-    stores list, and kept.
-    """
+    """Positions not yet confirmed to lie within their partitions. ``told``: reported as beyond all stores, and kept."""
 
     def __init__(self, positions: Mapping[Key, int], delivery: Delivery, sources: Sources) -> None:
         self._doubtful = {key: at for key, at in positions.items() if at}

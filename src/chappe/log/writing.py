@@ -282,10 +282,7 @@ class StoreWriter:
         return effects
 
     def forget(self, now: float) -> list[tuple[Key, int, int]]:
-        """Forget all that is not stored, as the write failed; return partition, first and end of what was forgotten.
-
-        Nothing is written for a while; then it is asked for again.
-        """
+        """Forget what is not stored after a failed write, to ask again after a pause; return partition, first, end."""
         for append in self._in_flight:
             stream = self.streams.get((append.topic, append.partition))
             if stream is not None and not append.heal:

@@ -64,9 +64,7 @@ class EndpointCore(Peerings):
         return actions + self._resolve_awaited() + self._say_goodbyes()
 
     def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Effect]:
-        """Handle a defect that a frame of this connection brought to light behind this core
-        (``EndpointOptions.contains``).
-        """
+        """Handle a defect that a frame brought to light behind this core (``EndpointOptions.contains``)."""
         link = self.links.get(conn)
         return [] if link is None else self._contain(link, defect, frame, now)
 
@@ -169,11 +167,7 @@ class EndpointCore(Peerings):
         return self.router.refilter(self.router.subscriptions.remove(subscriber, topics), now)
 
     def forward(self, topics: Iterable[bytes], now: float) -> list[Effect]:
-        """Want topics that nobody here wants, for others: only originals need that.
-
-        Raises:
-            UsageError: As ``subscribe``.
-        """
+        """Want topics for others that nobody here wants; only originals need it. Raises UsageError as ``subscribe``."""
         return self.router.refilter(self.router.subscriptions.forward(topics), now)
 
     def publish(
@@ -264,9 +258,7 @@ class EndpointCore(Peerings):
         return self.router.topology.reaches(endpoint)
 
     def filters(self) -> dict[bytes, Filter]:
-        """Return the filter of each endpoint in reach, direct or through others; a subscriber to less than that may be
-        hidden.
-        """
+        """Return the filter of each endpoint in reach; a subscriber to less than its endpoint may be hidden."""
         return self.router.topology.filters()
 
     @property

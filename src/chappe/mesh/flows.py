@@ -143,10 +143,7 @@ def check_size(topic: bytes, payload: bytes) -> None:
 def pack_batch(
     origin: bytes, last: int, label: int, topic: bytes, payloads: Sequence[bytes], last_place: int = 0
 ) -> bytes:
-    """Return the frame of messages of data, of which the last one has the number ``last``, and ``last_place``.
-
-    They are no more than ``run_of`` says.
-    """
+    """Return the frame of data messages within ``run_of``'s bounds; the last has number ``last`` and ``last_place``."""
     lengths = list(map(len, payloads))
     count = len(lengths)
     size = HEAD_BYTES + len(topic) + _LENGTHS[count].size + sum(lengths)

@@ -295,9 +295,7 @@ def is_foreign(key: bytes, votes: Mapping[bytes, int]) -> bool:
 
 
 class Telling:
-    """Decides when one endpoint announces its link state. ``version``: of its first link state; higher than any that an
-    earlier life of this id told.
-    """
+    """Decides when an endpoint announces its link state. ``version``: its first one's, higher than in earlier lives."""
 
     def __init__(self, version: int, now: float) -> None:
         self.version = LamportTimestamp(version)  # of our link state, and so of our filter

@@ -37,12 +37,7 @@ SEVERAL: Final[Key] = NOBODY, b""
 
 
 class Places:
-    """The counts of one origin.
-
-    Args:
-        born_us: A number that no other life of the endpoint has: microseconds.
-        topics_max: So many topics are counted; then another counting begins.
-    """
+    """The counts of one origin; ``born_us`` is its life's alone. Beyond ``topics_max`` another counting begins."""
 
     def __init__(self, born_us: int, topics_max: int) -> None:
         self._counting = born_us % _COUNTINGS << _COUNT_BITS
@@ -73,10 +68,7 @@ class Places:
 
 
 class MessageGaps:
-    """The gaps of one subscriber. Messages without a place do not count.
-
-    It begins with the first message of an origin and topic that comes: what was published before is not missing.
-    """
+    """The gaps of one subscriber in messages with a place, from the first of an origin and topic that comes."""
 
     def __init__(self, topics_max: int = MESH_LIMITS.routes_max) -> None:
         self.untold: dict[Key, int] = {}  # how many are missing

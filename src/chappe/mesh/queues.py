@@ -220,10 +220,7 @@ class MessageQueues:
             self._gather(queue)
 
     def handle_subscription(self, filters: Mapping[bytes, Filter]) -> list[Effect]:
-        """Subscriptions, or the endpoints in reach, have changed: tell new ones, and forget those that are gone.
-
-        A member that is heard of over originals has its lease.
-        """
+        """Tell new endpoints in reach, and forget those that are gone; a member beyond originals has its lease."""
         effects: list[Effect] = []
         topology = self._topology
         for queue in self._queues.values():

@@ -157,11 +157,7 @@ class Requests:
         self._deadlines: Deadlines[int] = Deadlines()
 
     def ask(self, number: int, ticket: int, wanted: int, until: float) -> None:
-        """Wait for so many answers to the request ``number``, at most ``until``; infinity for ever.
-
-        Raises:
-            BufferFull: Too many requests wait.
-        """
+        """Await ``wanted`` answers until a time, maybe infinity. Raises BufferFull: too many requests wait."""
         if len(self._pending) >= REQUESTS_MAX:
             raise BufferFull(f"{REQUESTS_MAX} requests wait for answers: ask again when some have come")
         self._pending[number] = _PendingRequest(ticket, wanted)
@@ -228,7 +224,5 @@ class SeenRequests:
 
 
 def receiver_of(message: Message, request: RequestHead) -> bytes:
-    """Return the endpoint that an answer is for alone; NOBODY if the request came over an original, which passes on
-    topics only.
-    """
+    """Return the one endpoint that an answer is for; NOBODY if originals, which pass on topics only, are between."""
     return message.origin if request.inbox == inbox_of(message.origin) else NOBODY

@@ -61,10 +61,7 @@ _ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
 
 
 class OfferRules(Frozen, frozen=True):
-    """A job for the disk: take permissions that another member hands on, if newer and signed by the authority.
-
-    Its outcome is the rules that are in force then, or None if they are not taken.
-    """
+    """A job for the disk: take permissions handed on, if newer and signed; outcome: the rules then, None if refused."""
 
     raw: bytes
 

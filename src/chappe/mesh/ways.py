@@ -32,13 +32,7 @@ from chappe.mesh.link_states import KnownEndpoint
 
 
 class Side:
-    """The endpoints that can be reached through a neighbour.
-
-    Args:
-        peer: The neighbour.
-        own: The endpoint that looks.
-        known: All link states that it has.
-    """
+    """The endpoints that ``own`` reaches through its neighbour ``peer``, by all ``known`` link states."""
 
     __slots__ = ("_known", "_own", "endpoints", "filter", "forwarding", "listed", "originals")
 

@@ -137,10 +137,7 @@ class SystemObserver:
         return self._lines.rates(("end", topic), now, span)
 
     def spark(self, topic: str, now: float) -> str:
-        """The rate of the last five minutes as a line of characters, each a height from 0 to ``SPARK_MAX``.
-
-        Heights are in base 36, relative to the highest one; empty where nothing was written.
-        """
+        """The last five minutes' rate as heights in base 36, the highest ``SPARK_MAX``; empty: nothing was written."""
         found = [value for _, value in self._lines.rates(("end", topic), now, SPARK)]
         most = max(found, default=0.0)
         return "".join(_DIGITS[round(each / most * SPARK_MAX)] for each in found) if most else ""

@@ -368,12 +368,7 @@ USELESS_MAX: Final = 1_000  # texts that are remembered, as they will be handed 
 
 
 class InForce:
-    """The permissions that count now.
-
-    Attributes:
-        permissions, raw: What the file says, and the file itself, which may be handed on.
-        changes: Rises with each file that is taken.
-    """
+    """The permissions that count now; ``raw`` is their file, ``changes`` rises with each file that is taken."""
 
     def __init__(self, raw: bytes, check: Check) -> None:
         """Raise ConfigError if the authority has not signed ``raw`` so, or it is too large or malformed."""

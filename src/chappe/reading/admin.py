@@ -79,10 +79,7 @@ class TopicDescription:
 
 
 class TopicAdmin:
-    """The topics at the stores of a view, which stays its owner's to close.
-
-    ``producers`` returns names of the producers that are there, by partition.
-    """
+    """The topics at a view's stores; its owner closes it. ``producers`` returns names of those there, by partition."""
 
     def __init__(self, view: StoresView, producers: Callable[[], Mapping[str, str]] = dict) -> None:
         self._view = view
@@ -152,10 +149,7 @@ class TopicAdmin:
         return self._change(TopicChange(encode_topic(topic), delete=True))
 
     def trim(self, topic: str, *, before: datetime | None = None) -> TopicChanged:
-        """Forget records that are stamped before a moment, with a time zone; None: all that are there.
-
-        Batches go as a whole, once all of one is older. Raises as ``set``.
-        """
+        """Forget batches older than a moment with a time zone; None: all that are there. Raises as ``set``."""
         self._entry(topic)
         before_us = EVER if before is None else as_micros(before)
         if before_us <= 0:

@@ -310,10 +310,7 @@ class _Fetch:
         return _Sent(client, client.send(self._request(wanted, offset)), offset)
 
     def _receive(self, sent: _Sent, wanted: Range, offset: int) -> tuple[list[Batch], int]:
-        """Return the batches of an answer, and where the next one will end, if it says so.
-
-        None for any reason: the slow path finds out what is the matter.
-        """
+        """Return an answer's batches and, if told, the next one's end; None for any fault: the slow path finds it."""
         if sent.client is not _clients.get((sent.client.endpoint, self._task.security)):
             return [], 0  # it was closed after it failed another range
         try:
@@ -402,10 +399,7 @@ def _rest(wanted: Range, offset: int) -> Range:
 
 
 def _batches(answer: ReadAnswer, raws: Sequence[bytes | memoryview], offset: int, end: int) -> list[Batch]:
-    """Return the batches that follow each other from ``offset`` on, before ``end``. Every one is checked.
-
-    Raises ProtocolError.
-    """
+    """Return the checked batches that follow each other from ``offset`` to ``end``. Raises ProtocolError."""
     found: list[Batch] = []
     for raw in raws:
         if offset >= end:

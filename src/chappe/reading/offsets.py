@@ -105,9 +105,7 @@ def from_moment(timestamp: int) -> Offsets:
 
 
 def check_offsets(offsets: object) -> None:
-    """Look at offsets that come from a checkpoint. Raises StorageFormat: they were written by a newer chappe, or by
-    something else.
-    """
+    """Check offsets from a checkpoint. Raises StorageFormat: a newer chappe, or something else, wrote them."""
     if not isinstance(offsets, dict) or not all(isinstance(each, dict) for each in offsets.values()):
         raise StorageFormat(
             "the checkpoint does not hold offsets of format chappe; give the query a checkpoint of its own"

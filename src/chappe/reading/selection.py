@@ -210,10 +210,7 @@ class Selection:
         return (topic, partition) in self.partitions if self.partitions is not None else self.has_topic(topic)
 
     def missing(self, topics: Collection[str]) -> str | None:
-        """Name the topics that are wanted and not in ``topics``, as the end of a sentence; None if nothing is missing.
-
-        Of a prefix nothing is ever missing. ``topics`` are some that are selected.
-        """
+        """Name wanted topics, no prefixes, that ``topics`` lacks, as the end of a sentence; None if it lacks none."""
         lacking = [each.name for each in self.filters if not each.prefix and each.name not in topics]
         if lacking:
             return f"named {', '.join(lacking)}"

@@ -69,10 +69,7 @@ class _FromClient(NamedTuple):
 
 
 class _Connections:
-    """Connections to servers: to each its own, so that a slow one holds up no other.
-
-    Messages that a full queue does not take are dropped: their sender repeats them.
-    """
+    """Connections, one to each server, so none delays another; a full queue drops messages: senders repeat them."""
 
     def __init__(
         self,
@@ -342,12 +339,7 @@ class ChainUser(Protocol):
 
 
 class ChainClientPorts(Ports):
-    """The connections of a chain's client, one to each server.
-
-    Args:
-        addresses: Of all named servers, in order.
-        chain: Which chain is meant.
-    """
+    """The connections of a client of ``chain``, one to each named server, at ``addresses`` in order."""
 
     def __init__(
         self, addresses: Sequence[MapAddress], chain: bytes, core: ChainClient, *, gate: Gate | None, user: ChainUser

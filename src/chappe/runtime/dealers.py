@@ -50,13 +50,7 @@ class StoreLink:
 
 
 class Dealers:
-    """The connections of one node; all is called with its lock held.
-
-    Args:
-        driver: Reads them.
-        node: Takes the answers.
-        gate: Of the stores' keys; None for plain connections.
-    """
+    """The connections of one node, called with its lock held; ``gate`` has the stores' keys, None: plain ones."""
 
     def __init__(self, driver: Driver, node: LogNode, gate: Gate | None = None) -> None:
         self._driver = driver

@@ -572,10 +572,7 @@ class Driver:
             self.refused(error)
 
     def take_each(self, link: Any, messages: Sequence[Any]) -> None:
-        """Call ``Ports.hear`` with each of several messages that came as one; for ``hear``.
-
-        Those behind one with something to be on disk first wait for that.
-        """
+        """Take messages that came as one, for ``hear``; those behind one that must first be on disk wait for it."""
         for each in messages:
             self._take(link, each, False)
 

@@ -181,10 +181,7 @@ class LogPorts(Ports):
         return () if found is None else self.core.handle_subscription(*found, time.monotonic())
 
     def holds(self, link: Any) -> bool:
-        """Return True to leave messages in the queue until there is room for them, and for their effects.
-
-        The queue is bounded, and members that miss messages read them from a store later.
-        """
+        """True to leave messages in the bounded queue while there is no room; what is missed is read from a store."""
         if self._pub.choked:
             self._held_up = True
         elif isinstance(link, Members) and self.core.paused:

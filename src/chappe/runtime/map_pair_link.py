@@ -21,10 +21,7 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 @dataclass(frozen=True, slots=True)
 class PairAddresses:
-    """The addresses of the others, for one of two servers: ``peer`` serves the map, ``partner`` sends heartbeats.
-
-    This server sends its own at ``own``.
-    """
+    """The others' addresses, ``peer`` for the map and ``partner`` for heartbeats, and our ``own`` for heartbeats."""
 
     peer: MapAddress
     own: MapAddress

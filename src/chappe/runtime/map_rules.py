@@ -29,12 +29,7 @@ def topic_of(name: str, key: bytes) -> str:
 
 
 class MapRules:
-    """The rules of one server.
-
-    Args:
-        name: Of the map.
-        partner: The identity of the other server, if there is one.
-    """
+    """The rules of one server of the map ``name``; ``partner``: the identity of the other server, if any."""
 
     def __init__(self, gate: Gate, name: str, partner: str = "") -> None:
         self._gate = gate

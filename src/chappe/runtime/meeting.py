@@ -297,10 +297,7 @@ class AtTowers(_MembersHeard):
 
 
 class _Dialling:
-    """The sockets for forwarders, one for each.
-
-    So the sender of a message is known, and a forwarder is asked where it was found, whatever address it names.
-    """
+    """A socket for each forwarder, so senders are known, and asked where they were found, whatever they name."""
 
     def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None, *, all_groups: bool = False) -> None:
         self._where = forwarders

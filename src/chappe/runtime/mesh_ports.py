@@ -134,9 +134,7 @@ class MeshPorts(Ports):
     # -- from any thread ------------------------------------------------------------------------------
 
     def runs(self) -> bool:
-        """Return False on an endpoint that is closed or halted, of which nothing is asked any more. Raises UsageError:
-        in a callback that is called while the endpoint is busy.
-        """
+        """False on an endpoint that is closed or halted. Raises UsageError: in a callback while the node is busy."""
         self.turns.check_caller()
         return not self.turns.closed and self.turns.halted is None
 
@@ -145,9 +143,7 @@ class MeshPorts(Ports):
         self.turns.tell()
 
     def advance(self, to_ns: int) -> None:
-        """Advance the simulated time of data stores: see ``Member.advance``. Raises MemberStopped: a defect has stopped
-        the endpoint.
-        """
+        """Advance the simulated time of data stores, as ``Member.advance``. Raises MemberStopped."""
         with self.lock:
             if not self.turns.closed:
                 self.turns.check()
@@ -167,22 +163,13 @@ class MeshPorts(Ports):
         return len(self._links)
 
     def keep_up(self) -> None:
-        """Read what has come back, after a write, without the lock, in the thread that writes much.
-
-        Otherwise the node's thread does, and the two wait for each other more than they do.
-        """
+        """Read what came back, without the lock, in the thread that writes much: so it and the node's wait less."""
         if self.gatherer.many:
             self.gatherer.many = False
             self.turns.serve()
 
     def listen(self, host: str, port: int) -> int:
-        """Accept connections; returns the port.
-
-        Raises:
-            MemberStopped: A defect has stopped the node.
-            AddressInUse: Somebody listens there.
-            UsageError: The host is not one of this machine.
-        """
+        """Accept connections; return the port. Raises MemberStopped, AddressInUse, UsageError: no host of ours."""
         sock = listening_socket(self.turns.machine, host, port)
         with self.lock:
             try:

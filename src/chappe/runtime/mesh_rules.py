@@ -35,10 +35,7 @@ class KeysWatch:
         return self._here
 
     def take(self, group: str, raw: bytes) -> bool:
-        """Take lines that another member hands on, if they are new and the authority's; then ``look``.
-
-        It writes a file, and any thread may call it.
-        """
+        """Write lines handed on to their file, if new and the authority's; then ``look``. Any thread may call it."""
         return self._groups.offer(group, raw)
 
 
@@ -67,10 +64,7 @@ class RulesWatch:
         return self.rules
 
     def take(self, raw: bytes) -> bool:
-        """Take permissions that another member hands on, if they are newer and the authority's; then ``look``.
-
-        It writes a file, and any thread may call it.
-        """
+        """Write permissions handed on to their file, if newer and signed; then ``look``. Any thread may call it."""
         return self._permissions.offer(raw)
 
     def _made(self) -> MeshRules:

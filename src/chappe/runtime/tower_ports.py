@@ -30,10 +30,7 @@ LISTENERS: Final = "listeners"  # ... and the one over which they ask for what i
 
 
 class TowerPorts(Ports):
-    """The sockets of a tower at ``address`` (ports 0: any free ones); a ``gate`` decides who is let in.
-
-    ``name`` is for people.
-    """
+    """The sockets of a tower at ``address`` (port 0: any); ``gate`` decides who comes in; ``name`` is for people."""
 
     def __init__(self, address: TowerAddress, gate: Gate | None = None, *, name: str) -> None:
         host = reachable_host(address.host)

@@ -310,10 +310,7 @@ class Turns:
     # -- from any thread ------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function with the lock held, and carry out what follows from it; an exception is a defect.
-
-        Nothing happens on a member that is closed or halted.
-        """
+        """Call a function locked, and carry out its effects, unless closed or halted; an exception is a defect."""
         with self.lock:
             if self.closed or self.halted is not None:
                 return

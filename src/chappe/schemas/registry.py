@@ -196,10 +196,7 @@ class Registry:
         return self.version(subject, version)
 
     def check(self, subject: str, kind: str, text: str, version: int | None = None) -> list[str]:
-        """Return the reasons why a schema could not be added; with a version, compared with that alone.
-
-        Raises RegistryRefusal.
-        """
+        """Return the reasons against a schema, compared with ``version`` alone if given. Raises RegistryRefusal."""
         canonical, _ = self._checked(kind, text)
         if version is not None:
             self.version(subject, version)

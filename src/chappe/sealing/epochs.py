@@ -147,12 +147,7 @@ class GroupAuthority:
         return public_of(self._private)
 
     def changed(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch | None:
-        """The next epoch if the members are others than those of the newest one, as they are in a new group.
-
-        Args:
-            members: CURVE keys by name.
-            salt: 32 random bytes, never used before.
-        """
+        """The next epoch if ``members``, CURVE keys by name, have changed; ``salt``: 32 random bytes, never used."""
         former = keys.members()
         if former == members.keys() and keys.epochs:
             return None

@@ -18,12 +18,7 @@ V = TypeVar("V")
 
 
 class KeyCipher:
-    """Seals and opens the keys of one map.
-
-    Args:
-        lasting: The group's secret that lasts.
-        name: Of the map.
-    """
+    """Seals and opens the keys of the map ``name``; ``lasting`` is the group's secret that lasts."""
 
     def __init__(self, lasting: bytes, name: str) -> None:
         self._siv = SteadyCipher.of(lasting, b"chappe sealed map keys 1")

@@ -25,12 +25,7 @@ class EpochSecret:
 
 
 class Ring:
-    """The secrets of one member.
-
-    Args:
-        name: The member's.
-        private: Its X25519 key, 32 bytes.
-    """
+    """The secrets of one member, its ``name`` and ``private`` X25519 key of 32 bytes."""
 
     def __init__(self, keys: GroupKeys, name: str, private: bytes) -> None:
         self.keys = keys
@@ -129,9 +124,7 @@ class HeldGroups:
     def take(
         self, permissions: Permissions, keys: Callable[[str], GroupKeys | None], doubts: Mapping[str, str] | None = None
     ) -> None:
-        """Go by these permissions from now on, and by the keys of their groups. ``doubts``: by group, why the newest
-        ones should not be used to seal: what is said of their file.
-        """
+        """Go by these permissions and their groups' keys; ``doubts``: by group, why not to seal with the newest."""
         if (doubts or {}) != self._doubts:
             self._doubts = doubts or {}
             self.changes += 1

@@ -30,9 +30,7 @@ def wrapped(key: bytes, store: bytes, secret: EpochSecret, salt: bytes) -> bytes
 
 
 def unwrapped(header: bytes, store: bytes, ring: Ring) -> tuple[int, bytes | None]:
-    """The epoch, and the key of the file; None if that was not given to us. Raises ProtocolError: it is not what
-    ``wrapped`` makes, for this store.
-    """
+    """Return epoch and file key; None: not given to us. Raises ProtocolError: not ``wrapped`` for this store."""
     if len(header) != _HEADER_BYTES or header[0] != VERSION:
         raise ProtocolError("its key is of a newer version, or malformed")
     number = int.from_bytes(header[_EPOCH_AT:_SALT_AT])

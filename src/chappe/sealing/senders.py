@@ -34,10 +34,7 @@ class Purpose:
     where: str  # a part of the sentence that says where something was sealed for
 
     def to_sign(self, bound: bytes, content: bytes | memoryview) -> bytes:
-        """Return the text that a sender signs.
-
-        It has a digest of the content, as other members know the key and could make another one.
-        """
+        """Return the text to sign, with a digest of the content: others know the key and could make another one."""
         return self.signed + digest(content) + bound
 
     def cipher(self, secret: EpochSecret, sender: str, salt: bytes, make: Callable[[bytes], Cipher] = Cipher) -> Cipher:

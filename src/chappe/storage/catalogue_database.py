@@ -16,12 +16,7 @@ FOLDER = "catalogue"
 
 
 class CatalogueDatabase(SmallDatabase):
-    """Below the directory of a store, which the caller has locked; see ``CatalogueStorage``.
-
-    Raises:
-        StorageFormat: It was written by a newer chappe.
-        StorageError: It cannot be read.
-    """
+    """Below a store's directory, locked by the caller. Raises StorageFormat: a newer chappe's; StorageError."""
 
     NAME = "catalogue.sqlite"
     FORMAT = 1

@@ -15,9 +15,7 @@ FOLDER = "groups"
 
 
 class GroupDatabase(SmallDatabase):
-    """Below the directory of a store, which the caller has locked; see ``GroupStorage``. Raises StorageFormat: it was
-    written by a newer chappe; StorageError: it cannot be read.
-    """
+    """Below a store's directory, locked by the caller. Raises StorageFormat: a newer chappe's; StorageError."""
 
     NAME = "groups.sqlite"
     FORMAT = 1

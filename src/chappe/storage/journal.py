@@ -167,10 +167,7 @@ class Journal:
         self._pending.clear()
 
     def pend(self, body: bytes) -> None:
-        """Keep a record, as a batch of one, over the end of this process; it is not synced.
-
-        Raises StorageFull, StorageError: as ``append``.
-        """
+        """Keep a record, as a batch of one, beyond this process; not synced. Raises StorageFull, StorageError."""
         try:
             self._files.settle()
             self._pending.append(body)
@@ -315,10 +312,7 @@ class Journals:
 
 
 def read_identity(directory: Path, ops: FileOps) -> _JournalIdentity | None:
-    """Return the identity of the journal in ``directory``; None without a journal.
-
-    Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
-    """
+    """Return a journal's identity, None without one. Raises StorageFormat: not a journal, or no sound identity."""
     first, copy = (directory / name for name in IDENTITY)
     try:
         found = load_twice(ops, (first, copy))

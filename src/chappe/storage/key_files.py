@@ -53,10 +53,7 @@ def check_unchangeable(path: Path) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Raise UsageError if others can read a file; a group may read root's files, as for services.
-
-    It also does so if others may replace the file.
-    """
+    """Raise UsageError if others can read a file (a group may read root's, as for services) or replace it."""
     check_unchangeable(path.parent)
     try:
         found = path.stat()
@@ -335,10 +332,7 @@ def authority_in_use(path: Path) -> bytes | None:
 
 
 def watched_permissions(directory: Path) -> WatchedPermissions:
-    """Return a directory's permissions in force, one for the whole process: what one member learned counts for all.
-
-    Raises as ``read_in_force``.
-    """
+    """Return a directory's permissions in force, shared by all of the process. Raises as ``read_in_force``."""
     home = directory.resolve()
     with _guard:
         watched = _watched()

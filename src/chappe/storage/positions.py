@@ -51,10 +51,7 @@ class Positions:
             self.committed = load_positions(self._ops, self._path)
 
     def commit(self, positions: dict[Key, int]) -> None:
-        """Keep positions, and those kept before of other partitions; returns when they are on disk.
-
-        Raises StorageFull, StorageError: the positions committed before are still there.
-        """
+        """Keep positions on disk with those of other partitions. Raises StorageFull, StorageError: former ones stay."""
         following = {**self.committed, **positions}
         rows = [(topic, partition, offset) for (topic, partition), offset in sorted(following.items())]
         with trying(f"commit positions to {self._path}"):

@@ -41,9 +41,7 @@ DOUBT_S: Final = 0.05  # ... and while somebody waits for a word on them
 
 
 def read_sealed(directory: Path, group: str, check: Check) -> KeyChain | None:
-    """The keys of a group, if the authority has signed them; None if there is no file. Raises ConfigError: they are not
-    signed so, too large or malformed.
-    """
+    """Return a group's keys; None without a file. Raises ConfigError: not signed so, too large or malformed."""
     path = sealed_file(directory, group)
     try:
         with path.open("rb") as file:

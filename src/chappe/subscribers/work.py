@@ -151,13 +151,7 @@ class _Lines:
 
 @dataclass(frozen=True, slots=True)
 class FunctionWork:
-    """Workers that call a function with each record.
-
-    Args:
-        module: Where it is.
-        name: Its qualified name there.
-        main: The file of ``module``, where that is the program that was started.
-    """
+    """Workers that call a function with each record; ``main``: the file of ``module``, if that is the program."""
 
     module: str
     name: str
@@ -220,9 +214,7 @@ def take_pipes() -> tuple[int, int]:
 def work_of(
     function: Callable[[Record], object] | str | Sequence[str] | FunctionWork, form: Form = "json"
 ) -> FunctionWork | ProgramWork:
-    """Return the work that a user asks for. Raises UsageError: no worker could import the function, or there is no
-    program.
-    """
+    """Return the work that a user asks for. Raises UsageError: not importable by workers, or no program."""
     if isinstance(function, FunctionWork):  # of a reader, to whom the one that started it has told it
         return function
     if isinstance(function, str):

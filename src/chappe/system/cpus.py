@@ -28,9 +28,7 @@ def give_way() -> None:
 
 
 def check(cpus: Iterable[int]) -> tuple[int, ...]:
-    """The processors in the order given. Raises UsageError: none is given, one may not be used by this process, or the
-    system cannot bind.
-    """
+    """Return the processors as given. Raises UsageError: none, one that is not ours, or the system cannot bind."""
     found = tuple(cpus)
     if sys.platform != "linux":
         raise UsageError("cpus needs Linux: this system does not bind processes to processors")

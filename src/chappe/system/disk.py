@@ -42,10 +42,7 @@ def make_private(path: str | Path) -> None:
 
 
 def keep_private(path: str | Path) -> None:
-    """Remove everybody's access to a file or directory of ours, made by an earlier version or another program.
-
-    Access of a group alone is kept: a user has chosen that.
-    """
+    """Remove others' access to a file or directory of ours; access of a group alone is kept: a user chose that."""
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & 0o007:

@@ -39,9 +39,7 @@ def has_descriptors() -> bool:
 
 
 def need_descriptors() -> None:
-    """Check that a member can be made. ZeroMQ would abort the process halfway through. Raises TooManyOpenFiles: it
-    cannot.
-    """
+    """Check that a member can be made: ZeroMQ would abort halfway through. Raises TooManyOpenFiles: it cannot."""
     held: list[int] = []
     try:
         with descriptors_refused():

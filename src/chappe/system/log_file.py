@@ -55,10 +55,7 @@ class TextLines(logging.Formatter):
 
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """Return a JSON object, with the class of the event that the line reports, if it reports one.
-
-        ``member`` is the name of the process, as its members have it by default.
-        """
+        """Return a JSON object, with the class of a reported event; ``member`` is the process's default name."""
         facts: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),

@@ -300,9 +300,7 @@ def current() -> Machine:
 
 
 def use(machine: Machine, outside: frozenset[int] = frozenset()) -> Machine:
-    """Make new members run on another machine; returns the one before. ``outside``: threads that stay on the operating
-    system.
-    """
+    """Make new members run on ``machine``; return the former one. ``outside``: threads that stay on the system."""
     global _current, _outside
     before, _current, _outside = _current, machine, outside
     return before

@@ -227,12 +227,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 class DiskOps(FileOps):
-    """The calls that one life of a host makes.
-
-    Args:
-        disk: Of the host.
-        synced: Called before each sync.
-    """
+    """The calls that one life of a host makes; ``synced`` is called before each sync."""
 
     def __init__(self, disk: Disk, synced: Callable[[], None]) -> None:
         self._disk = disk

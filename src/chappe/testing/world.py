@@ -124,11 +124,7 @@ class World:
         self._scheduler.wait(lambda: False, seconds)
 
     def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
-        """Let time pass until ``condition()`` is true.
-
-        Raises:
-            AssertionError: It is not true within ``timeout`` seconds.
-        """
+        """Let time pass until ``condition()`` is true. Raises AssertionError: it is not within ``timeout`` seconds."""
         end = self.now + timeout
         while not condition():
             assert self.now < end, f"what was waited for is not so after {timeout:g} s"
@@ -336,11 +332,7 @@ class Log:
             return list(consumer.to_end(timeout))
 
     def wait_for(self, topic: str, count: int, timeout: float = 10.0) -> list[Record]:
-        """Return the first ``count`` records of a topic, as soon as they are there.
-
-        Raises:
-            AssertionError: There are fewer within ``timeout`` seconds.
-        """
+        """Return a topic's first ``count`` records; AssertionError if they are not there within ``timeout`` seconds."""
         found: list[Record] = []
         end = self.world.now + timeout
         with Consumer(topic) as consumer:

@@ -45,13 +45,7 @@ _STRANGE: Final = "the handshake failed: does another program listen there?"
 
 
 class Dialled:
-    """The connections of one socket.
-
-    Args:
-        gate: None for plain ones.
-        report: Told of refusals.
-        verb: The right that a peer needs.
-    """
+    """The connections of one socket to peers with the right ``verb``; ``report`` is told of refusals."""
 
     def __init__(
         self, sock: zmq.Socket[bytes], gate: Gate | None, report: Callable[[object], None], verb: str = ""

@@ -338,11 +338,7 @@ _guard = threading.Lock()
 
 
 def gate_of(keys: Keys | None) -> Gate | None:
-    """Return the gate of sockets of this identity; None for plain ones.
-
-    Raises:
-        UsageError: Its files are missing or wrong, or the permissions do not have it.
-    """
+    """Return the gate of an identity's sockets; None: plain. Raises UsageError: bad files, or no such identity."""
     if keys is None:
         return None
     with _guard:

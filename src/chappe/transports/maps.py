@@ -151,10 +151,7 @@ def requester(gate: Gate | None = None) -> zmq.Socket[bytes]:
 
 
 def send(sock: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
-    """Send a message now; raises zmq.Again where there is no room, and other ZMQErrors.
-
-    ``send_multipart`` does the same, but its flags take it a microsecond for each frame.
-    """
+    """Send now, a microsecond a frame faster than ``send_multipart``. Raises zmq.Again: no room; other ZMQErrors."""
     more = sock.send
     for frame in frames[:-1]:
         more(frame, _MORE)

@@ -145,9 +145,7 @@ class StoreClient:
             self.forget(wanted)
 
     def send(self, request: Request, payload: bytes | None = None) -> bytes:
-        """Send one request without waiting; the result is what ``receive`` or ``forget`` takes. ``payload``: the batch
-        of a Stage request; no other has one.
-        """
+        """Send a request, a Stage with its batch, without waiting; return what ``receive`` or ``forget`` takes."""
         if self._guard is not None:
             request = self._guard.asking(self._name, request) or request  # who may not store it is not believed
         raw_id = struct.pack(">Q", next(self._ids))

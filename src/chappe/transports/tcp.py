@@ -117,9 +117,7 @@ class TcpLink:
     # -- in -------------------------------------------------------------------------------------------
 
     def receive(self) -> bool:
-        """Read once; return False if nothing was there. Raises LinkLost: the peer closed, or sent bytes that are not
-        TLS or fail in it.
-        """
+        """Read once; False: nothing was there. Raises LinkLost: the peer closed, or its TLS is malformed or fails."""
         try:
             buffer = _buffers.pop()
         except IndexError:
@@ -250,9 +248,7 @@ class TcpLink:
     # -- out ------------------------------------------------------------------------------------------
 
     def send(self, take: Callable[[int, int], list[bytes]]) -> bool:
-        """Write the frames that ``take`` returns until there are none; return False if the socket took no more. Raises
-        LinkLost: the connection broke.
-        """
+        """Write ``take``'s frames until none is left; False: no more room. Raises LinkLost: the connection broke."""
         try:
             while True:
                 if self._unsent:
@@ -284,9 +280,7 @@ class TcpLink:
             raise LinkLost(f"the connection broke: {error.strerror or error}") from None
 
     def start(self) -> None:
-        """Begin the TLS handshake, if there is one; ``send`` sends its bytes. Raises LinkLost: TLS does not take the
-        host that was dialled.
-        """
+        """Begin the TLS handshake, if any; ``send`` carries it on. Raises LinkLost: TLS refuses the dialled host."""
         if self._wire is None:
             return
         try:

@@ -221,10 +221,7 @@ def named_identity(tls: ssl.SSLObject | ssl.SSLSocket) -> str:
 
 
 def key_of(tls: ssl.SSLObject) -> bytes | None:
-    """Return a digest of the key of the peer's certificate; None without one.
-
-    A renewed certificate may have the same key; then it is the same peer.
-    """
+    """Return a digest of the peer certificate's key, which its renewal may keep; None without one."""
     raw = tls.getpeercert(binary_form=True)
     if raw is None:
         return None

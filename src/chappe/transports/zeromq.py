@@ -107,10 +107,7 @@ def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
 
 
 def taking(sock: zmq.Socket[bytes], *, views: bool = True) -> Callable[[], list[bytes | memoryview]]:
-    """Return a ``take`` for mostly small messages, which are faster copied, as are those behind a small one.
-
-    Without ``views`` all are copied.
-    """
+    """Return a ``take`` that copies small messages and those behind them, which is faster; without ``views``, all."""
     large = False
 
     def take_next() -> list[bytes | memoryview]:
@@ -329,11 +326,7 @@ class Greedy:
         self._ended = False  # some of them, perhaps
 
     def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> Connection | None:
-        """Count a subscription, or its end; return its connection, None if that has ended.
-
-        Raises:
-            ProtocolError: A connection had too many, and was cut off.
-        """
+        """Count a subscription or its end; return its live connection, or None. Raises ProtocolError: too many."""
         descriptor = _descriptor(frame)
         if descriptor < 0:
             self._ended = True

@@ -28,10 +28,7 @@ class MapOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class MapChange(Generic[V]):
-    """A change of one key: its value now and before, None where there is none.
-
-    A value ``before`` that is not of the map's type is None, too.
-    """
+    """A change of one key: its value now and before, None where there is none or, before, of another type."""
 
     kind: Literal["insert", "update", "erase"]
     key: str

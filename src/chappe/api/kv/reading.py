@@ -64,10 +64,7 @@ class ReadableStore(ABC):
         return self.part.entries is not None
 
     def chain(self) -> ChainServerStatus | None:
-        """Return the status of the chain server below a master on a chain; None for any other store.
-
-        Raises MemberStopped after a defect.
-        """
+        """Return the status of the chain server below a master on a chain, else None. Raises MemberStopped."""
         server = self.attached.chain
         return None if server is None else server.status()
 
@@ -76,8 +73,7 @@ class ReadableStore(ABC):
     def get(self, key: object, default: Any = None) -> Any:
         """Return the value under a key, or ``default``.
 
-        Raises:
-            StaleData: A clone was without its master for too long, or has never had one. So does all reading.
+        Raises StaleData, as all reading does: a clone was without its master for too long, or has never had one.
         """
         if self.attached.looked_for:
             self.attached.catch_up()

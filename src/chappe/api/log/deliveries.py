@@ -37,11 +37,7 @@ class Deliveries:
                 future.set_exception(left_behind("producer"))
 
     def wait(self, core: LogProducer, offset: int) -> Future[int]:
-        """Return a future of a record.
-
-        Raises:
-            BufferFull: ``DELIVERIES_MAX`` wait already.
-        """
+        """Return a future of a record. Raises BufferFull: ``DELIVERIES_MAX`` wait already."""
         made: Future[int] = Future()
         if offset < core.stored:
             made.set_result(offset)

@@ -85,11 +85,7 @@ class ConsumerInbox:
     # -- what is taken ----------------------------------------------------------------------------------------
 
     def take(self) -> ConsumedBatch | None:
-        """Return the next batch, or the rest that a loop left of the last one; None if nothing is there.
-
-        Raises:
-            TooSlow, Sealed: As ``Consumer.poll``.
-        """
+        """Return the next batch, or the rest that a loop left of one; None if there is none. Raises TooSlow, Sealed."""
         rest = self._end_loop()
         if self._aged is not None:
             return self._take_young(self._aged, rest)

@@ -27,10 +27,7 @@ def place_of(key: Key, to: str | None) -> Key:
 
 
 class MirrorProducer(Producer):
-    """Writes a partition of another place, under its name and at its offsets.
-
-    Others may write the same at the same time.
-    """
+    """Writes a partition of another place, under its name and at its offsets; others may write the same meanwhile."""
 
     def __init__(self, partition: str, **arguments: Any) -> None:
         self._given = partition

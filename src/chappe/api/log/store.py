@@ -204,11 +204,7 @@ class Store(at_exit.Collectable, Closeable):
         return happened(self._events, self._node.driver.turns.check)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
-
-        Raises:
-            MemberStopped: It met a defect, and no longer serves.
-        """
+        """Wait while it runs, or ``timeout`` seconds; Ctrl-C ends the wait. Raises MemberStopped: a defect ended it."""
         self._node.driver.halt_event.wait(timeout)
         self._node.driver.turns.check()
 

@@ -41,10 +41,7 @@ SHOWN = 3  # topics named in one sentence; of the rest it is said how many there
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
-    """The progress of a producer in one topic.
-
-    The next record gets ``next_offset``; every offset before ``stored`` is held by ``min_acks`` stores.
-    """
+    """Progress in one topic: the next record gets ``next_offset``; ``min_acks`` stores have all before ``stored``."""
 
     next_offset: int
     stored: int
@@ -328,11 +325,7 @@ class TopicWriter:
             pass  # whoever sends or flushes next is told, if it is still so
 
     def flush_batch(self) -> None:
-        """Publish the gathered records.
-
-        Raises:
-            StorageFull, StorageError: The journal refuses them; they stay gathered.
-        """
+        """Publish the gathered records. Raises StorageFull, StorageError: the journal refused them; they stay here."""
         self.core.plain = False
         began, gathered = time.monotonic(), self.core.pending
         self._refusal = None
@@ -410,10 +403,7 @@ class TopicWriter:
             common.check()
 
     def _await_keys(self, sealing: Sealing) -> None:
-        """Wait for the keys to seal with, which may come a moment after the permissions that require them.
-
-        Raises Sealed: They do not come, or this producer does not block.
-        """
+        """Wait for keys that come after the permissions. Raises Sealed: none came, or this producer does not block."""
         common = self._common
         until = None
         while True:

@@ -70,11 +70,7 @@ class Tower(at_exit.Collectable, Closeable):
         return self._node.nodes()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
-
-        Raises:
-            MemberStopped: It met a defect, and no longer introduces members.
-        """
+        """Wait while it runs, or ``timeout`` seconds; Ctrl-C ends the wait. Raises MemberStopped: a defect ended it."""
         self._node.driver.halt_event.wait(timeout)
         self._node.driver.turns.check()
 

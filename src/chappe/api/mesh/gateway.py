@@ -141,12 +141,7 @@ class Gateway(Closeable):
         return self._core.domains
 
     def status(self) -> GatewayStatus:
-        """Return the state and the counts.
-
-        Raises:
-            Closed: It was closed, or one of its endpoints was.
-            MemberStopped: It met a defect, or one of its endpoints did.
-        """
+        """Return state and counts. Raises Closed, MemberStopped: it, or one of its endpoints, was closed or broke."""
         self._driver.turns.check()
         for each in self._endpoints:
             each.check()

@@ -285,10 +285,7 @@ class EndpointHost:
         return [each for _, messages in runs for each in messages], list(flushes), wanted
 
     def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY, call: object = None) -> bool:
-        """True if ``publish`` to these topics would not wait now. It takes the lock: the first question makes routes.
-
-        ``call`` is the ``hook_call`` of the publisher.
-        """
+        """True if ``publish`` there would not wait now; takes the lock. ``call`` is the publisher's ``hook_call``."""
         with self._lock:
             return not self._is_held(call) and self.core.room(topics, receiver)
 
@@ -447,10 +444,7 @@ class EndpointHost:
 
 
 class Publisher(Closeable):
-    """Publishes to one topic, and tells how much room there is.
-
-    Made by ``Endpoint.publisher``. Use from several threads is safe.
-    """
+    """Publishes to one topic, and tells how much room there is. Made by ``Endpoint.publisher``; thread-safe."""
 
     def __init__(self, endpoint: EndpointHost, topic: str) -> None:
         own(self)

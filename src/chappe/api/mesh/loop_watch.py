@@ -14,10 +14,7 @@ from chappe.system.forking import own
 
 
 class Watch:
-    """Lets coroutines of one event loop wait for conditions of a member.
-
-    ``what`` is the class of that member's asyncio face, for the text of errors.
-    """
+    """Lets coroutines of one event loop wait for conditions of a member; errors name ``what``, its asyncio face."""
 
     def __init__(self, turns: Turns, what: str) -> None:
         self._what = what

@@ -118,10 +118,7 @@ class MessageSource(EndpointSource[Item]):
         return frozenset(self._topics)
 
     def add(self, *topics: str) -> None:
-        """Add prefixes. Publications of peers that have heard of it arrive.
-
-        Raises as ``Endpoint.subscribe``.
-        """
+        """Add prefixes; publications of peers that have heard of it arrive. Raises as ``Endpoint.subscribe``."""
         with self._lock:
             self._waiting.check()
             raw = [encode_topic(each) for each in topics]

@@ -186,9 +186,7 @@ class MapClientCore:
     # -- the application ---------------------------------------------------------------------------------------------
 
     def write(self, step: say.Step, ticket: int | None, now: float) -> list[Effect]:
-        """Write; ``Resolve`` answers the ticket with True, False (something else than expected was there) or an error.
-        Raises BufferFull: there is no ``room``.
-        """
+        """Write; the ticket gets True, False (something else was there) or an error. Raises BufferFull: no ``room``."""
         if not self.write_all((step,), ticket):
             raise BufferFull("too many writes to the map wait for a server")
         return []

@@ -96,12 +96,7 @@ class Former(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Orders updates, commits them and tells them when they are durable.
-
-    Args:
-        loaded: What the backend has; None without one.
-        clock: Asked now; from then on only ``now`` counts.
-    """
+    """Orders updates, commits them and tells them once durable. ``clock`` is asked once; then only ``now`` counts."""
 
     def __init__(self, epoch: bytes, loaded: Loaded | None, limits: MapLimits, now: float, clock: Clock) -> None:
         self.epoch = epoch

@@ -108,10 +108,7 @@ class MapServerCore:
         return effects
 
     def go_active(self, epoch: bytes, now: float) -> list[Effect]:
-        """Serve clients from now on, beginning with their updates that the other server did not pass on.
-
-        ``epoch`` is new: 16 random bytes.
-        """
+        """Serve clients from now on, beginning with pending updates, in a new ``epoch`` of 16 random bytes."""
         effects: list[Effect] = []
         if self.active:
             return effects
@@ -219,10 +216,7 @@ class MapServerCore:
         return []
 
     def handle_message(self, link: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """Take an update at the collector (``UPDATES``), or a publication of the other server (``PEER``).
-
-        Raises ProtocolError.
-        """
+        """Take an update at the collector, or a publication of the other server (``PEER``). Raises ProtocolError."""
         effects: list[Effect] = []
         if link == UPDATES:
             self._update(frames, now, effects)

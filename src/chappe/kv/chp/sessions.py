@@ -189,10 +189,7 @@ class Session:
 
 
 def shorten_some(sessions: Collection[Session], outcomes_max: int) -> None:
-    """Shorten the largest sessions, if all together are too large.
-
-    Of equally large ones the first goes first: order them by when they were heard last.
-    """
+    """Shorten the largest sessions if all are too large together, of equal ones the first: order by last heard."""
     left = sum([each.size for each in sessions])
     if left <= outcomes_max:
         return

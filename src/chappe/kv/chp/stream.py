@@ -165,10 +165,7 @@ class Changes(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 
 class Outcomes(msgspec.Struct, frozen=True, array_like=True, tag=21):
-    """To the other one of two servers: steps of writers that failed, before anything that came after them.
-
-    Within a snapshot they are of it.
-    """
+    """To the other one of two servers: steps that failed, before anything later, or as part of a snapshot."""
 
     stream: Number
     number: Number

@@ -258,10 +258,7 @@ MissingEvents: TypeAlias = Nack
 
 
 class AckClone(Frozen, frozen=True):
-    """A master's handshake: ``pairs`` is all it has, behind its event ``offset``.
-
-    The pairs are read only when asked for: most of its receivers are none.
-    """
+    """A master's handshake: ``pairs``, read when asked for, are all it has behind its event ``offset``."""
 
     offset: int
     ticks: int

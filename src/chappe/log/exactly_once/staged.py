@@ -117,9 +117,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """Commit. ``attempts`` are task, attempt, pieces and rows in the order of their records; ``bases`` are topic,
-    partition and the offset of the first record there.
-    """
+    """``attempts``: task, attempt, pieces, rows, in order of records; ``bases``: topic, partition, first offset."""
 
     sink: str
     run: str
@@ -152,10 +150,7 @@ class StagedStorage(Protocol):
     def carry_out(self, job: Step) -> None: ...
 
     def prepare(self, commit: CommitBatch) -> Intent:
-        """Check the pieces, make them durable, and then the intent.
-
-        Raises StagedRowsMissing if one is not there, or not whole. If this raises, nothing is committed.
-        """
+        """Make the pieces durable, then the intent; if this raises nothing is committed. Raises StagedRowsMissing."""
 
     def pending(self) -> list[Intent]:
         """Intents that are not completed."""
@@ -229,10 +224,7 @@ class Finishing:
         self._chunk: list[AppendRecords] = []
 
     def step(self) -> None:
-        """Append the next chunk or, behind the last one, complete the intent.
-
-        Raises StorageError: this step did not happen, and is to be tried again until it does.
-        """
+        """Append the next chunk or, behind the last, complete the intent. Raises StorageError: to be tried again."""
         chunk = self.next_chunk()
         if chunk:
             self.written.append(self._storage.write(chunk))
@@ -273,10 +265,7 @@ class Finishing:
 
 
 def recover(staged: StagedStorage, storage: LogStorage, limits: LogLimits = LOG_LIMITS) -> KeptSinks:
-    """Finish what a crash interrupted, before the store answers anything; returns what is there then.
-
-    Raises StorageError: the disk refuses; to be tried again.
-    """
+    """Finish what a crash interrupted, before the store answers; return what is kept. Raises StorageError: repeat."""
     finished: list[Intent] = []
     for intent in staged.pending():
         have: dict[str, int] = {}

@@ -223,10 +223,7 @@ class GroupMember:
         self._soon(now)
 
     def leave(self, now: float) -> list[Effect]:
-        """Say the last word to every store; ``left`` tells when they have it.
-
-        All partitions are let go of, but by a member with a lasting name: it may be back soon.
-        """
+        """Send each store a last beat; free partitions unless the name is lasting. ``left`` tells when all have it."""
         self._leaving = True
         if self.member == self._life:
             self.let_go(list(self._held), now)

@@ -193,12 +193,7 @@ class _Group:
 
 
 class GroupTables:
-    """All groups of one store.
-
-    Args:
-        life: Names this life of the store: what members know of another one does not count.
-        kept: What was found on disk.
-    """
+    """All groups of one store. ``life`` is new each time: versions that members know of another life do not count."""
 
     def __init__(self, life: str, kept: Iterable[KeptGroup], now: float) -> None:
         self._life = life

@@ -103,9 +103,7 @@ class Gathering:
     def add_values(
         self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None
     ) -> list[LeavingBatch]:
-        """Add records without keys and headers; returns what is to leave now. Raises RecordTooLarge, UsageError:
-        ``add`` would refuse one of them; nothing was added.
-        """
+        """Add records of values alone; return what leaves now. Raises as ``add``; then nothing was added."""
         self.partition_of(None, partition)
         sizes = [_RECORD_BYTES + len(value or b"") for value in values]
         self._refuse(max(sizes, default=0), timestamp)

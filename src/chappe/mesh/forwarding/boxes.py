@@ -235,10 +235,7 @@ class Outbox(Box[bytes]):
         return frames
 
     def take(self, bytes_max: int) -> list[bytes]:
-        """Remove and return the next frames, at most ``bytes_max`` bytes but at least one frame if any waits.
-
-        Each has its length in front: joined they are what the socket gets.
-        """
+        """Remove and return the next frames with their lengths, at least one if any waits, at most ``bytes_max``."""
         frames = self._waiting
         if not self._control and self.bytes <= bytes_max:
             taken = list(frames)

@@ -191,10 +191,7 @@ class SeenMessages:
         return True
 
     def is_new_run(self, origin: bytes, numbers: range) -> bool:
-        """Note publications with consecutive numbers if all of them are new beyond doubt; False if nothing was noted.
-
-        Then each is to be looked at with ``is_new``.
-        """
+        """Note consecutive publications if all are surely new; else return False: each is for ``is_new``."""
         known = self._origins.get(origin)
         if known is None or numbers[0] <= known.floor:
             return False

@@ -57,13 +57,7 @@ NOTHING_TO_DO: Final[tuple[Effect, ...]] = ()
 
 
 class Flooding:
-    """Tells neighbours link states, our own and those of others.
-
-    Args:
-        links: All links by peer; they come and go.
-        judge: Asks the permissions.
-        put: Puts a control frame for a link.
-    """
+    """Tells neighbours link states, our own and those of others; ``put`` puts a control frame for a link."""
 
     def __init__(
         self,

@@ -42,12 +42,7 @@ _VERSION: Final = struct.Struct(">Q")
 
 
 class HandingOn:
-    """Exchanges permissions with the neighbours of one endpoint; it sends nothing without rules.
-
-    Args:
-        links: All links by peer.
-        put: Puts a control frame for a link.
-    """
+    """Exchanges permissions with the neighbours of one endpoint; it sends nothing without rules."""
 
     def __init__(self, own: bytes, links: dict[bytes, Link], put: Callable[[Link, bytes], None]) -> None:
         self.due = inf  # when ``say`` has something to do
@@ -122,10 +117,7 @@ _GROUP: Final = struct.Struct(">QB")
 
 
 class OfferKeys(Frozen, frozen=True):
-    """A job for the disk: take lines of a group that another member hands on, if they are new and the authority's.
-
-    Its outcome is the keys that are here then, or None if they are not taken.
-    """
+    """A job for the disk: take a group's new, signed lines from another member; outcome: its keys, None if refused."""
 
     group: str
     raw: bytes

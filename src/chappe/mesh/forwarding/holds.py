@@ -177,9 +177,7 @@ class Holds:
                 del full.branches[branch]
 
     def take(self, now: float) -> list[tuple[Branch, int]]:
-        """Return the changes for the hops above: trees of others, and how many milliseconds ago the slowest receiver
-        took something.
-        """
+        """Return changes for the hops above: trees, and how many ms ago the slowest receiver took something."""
         if now >= self._look_at:
             self._look_at = now + HOLD_S
             self._look_at_peers(now)
@@ -230,9 +228,7 @@ class Holds:
     # -- originals --------------------------------------------------------------------------------
 
     def hold_back(self, link: Link, cause: Holder | Branch) -> None:
-        """Stop reading from an original whose messages fill a subscriber or peer here, or go along a tree of ours that
-        is held.
-        """
+        """Stop reading from an original whose messages fill a receiver here, or go along a held tree of ours."""
         self._sources.setdefault(link.conn, {})[cause] = None
 
     def forget_link(self, link: Link) -> None:

@@ -128,9 +128,7 @@ class Refusal:
 
 
 class Refusals:
-    """The counts of one endpoint; they only rise. ``heard``: told of each, if somebody wants to hear: identity, verb,
-    the topic or none, how often.
-    """
+    """Counts of one endpoint, which only rise. ``heard`` is told of each: identity, verb, topic or none, how often."""
 
     def __init__(self) -> None:
         self.heard: Callable[[str, str, bytes, int], None] | None = None

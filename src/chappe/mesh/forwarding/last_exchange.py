@@ -28,10 +28,7 @@ from chappe.mesh.topology import Topology
 
 
 class LastExchange:
-    """Questions, answers and kept values of one endpoint. ``kept`` is None where it keeps none.
-
-    ``newest`` has an entry for each subscriber that wants last values.
-    """
+    """Questions, answers and ``kept`` values, if any, of one endpoint; ``newest`` by subscriber that wants them."""
 
     def __init__(
         self,

@@ -57,9 +57,7 @@ def is_newer(place: int, number: int, than: tuple[int, int]) -> bool:
 
 
 class KeptLastValues:
-    """The newest message of each topic; the topics that nothing was published to for longest are forgotten.
-    ``topics_max``: so many topics, and ``LAST_VALUES_BYTES_MAX`` of them with their payloads.
-    """
+    """The newest message of ``topics_max`` topics, ``LAST_VALUES_BYTES_MAX`` in all; the longest silent go first."""
 
     def __init__(self, topics_max: int) -> None:
         self._max = topics_max
@@ -108,10 +106,7 @@ class KeptLastValues:
 
 
 class Newest:
-    """The newest message of each publisher and topic that one subscriber has had.
-
-    When it would have to remember too many, the subscriber gets no more answers: they may be old.
-    """
+    """One subscriber's newest message by publisher and topic; beyond the bound it gets no answers: they may be old."""
 
     def __init__(self, had_max: int = LAST_HAD_MAX) -> None:
         self.full = False

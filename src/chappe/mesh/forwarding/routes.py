@@ -108,9 +108,7 @@ class TopicSubscriptions:
 
 
 class Route:
-    """The receivers of one topic: the subscribers here and, once a program here publishes to it, the endpoints
-    elsewhere.
-    """
+    """The receivers of one topic: subscribers here and, once it is published to here, endpoints elsewhere."""
 
     __slots__ = ("commands", "count", "data", "flushes", "originals", "ready", "refused", "tree")
 
@@ -131,12 +129,7 @@ class Route:
 
 
 class Routes:
-    """The routes of one endpoint.
-
-    Args:
-        paths: In how many ways a publication goes.
-        routes_max: So many topics are remembered; then all are found out again.
-    """
+    """The routes of one endpoint, each over ``paths`` ways; beyond ``routes_max`` topics all are found out anew."""
 
     def __init__(
         self,

@@ -334,9 +334,7 @@ class Router:
         return found
 
     def room(self, topics: Iterable[bytes] | None, receiver: bytes) -> bool:
-        """Return whether publishers to these topics may go on; ``topics`` is None for data stores, whose commands are
-        never held.
-        """
+        """Return whether publishers to these topics may go on; None for data stores, whose commands are never held."""
         if not self._blocks:
             return True
         if self.trees.order.size >= ORDER_BYTES_MAX:

@@ -21,12 +21,7 @@ from chappe.mesh.topology import Topology
 
 
 class Originals:
-    """The links of version 1.
-
-    Args:
-        judge: Asks the permissions.
-        put, put_control: Put a frame into the outbox of a link.
-    """
+    """The links of version 1; ``put`` and ``put_control`` put a frame into the outbox of a link."""
 
     def __init__(
         self,

@@ -37,10 +37,7 @@ class HandshakeRole(Enum):
 
 
 class PeerClaim(Enum):
-    """The answer to a connection that claims a peer.
-
-    PROCEED: it has the peer. PAUSE: another one is on the way to it, wait. REDUNDANT: another one has it, give up.
-    """
+    """The answer to a connection's claim of a peer: PROCEED has it, PAUSE waits for another, REDUNDANT gives up."""
 
     PROCEED = "proceed"
     PAUSE = "pause"
@@ -92,10 +89,7 @@ class PeerTable:
         entry.status = PeerStatus.PEERED
 
     def release(self, conn: int, peer_id: bytes) -> tuple[int, ...]:
-        """Note that ``conn`` is gone, in whatever state; without a claim nothing happens.
-
-        Returns the paused connections, to be woken in order: the first gets the peer.
-        """
+        """Note that ``conn`` is gone; return those that it paused, to be woken in order: the first gets the peer."""
         entry = self._entries.get(peer_id)
         if entry is None:
             return ()

@@ -50,12 +50,7 @@ class PairRecord:
 
 
 class WitnessCore:
-    """The state of a witness.
-
-    Args:
-        records: Those on disk.
-        pairs_max: Most pairs.
-    """
+    """The state of a witness of ``pairs_max`` pairs at most; ``records`` are those on disk."""
 
     def __init__(self, records: Mapping[bytes, Grant], pairs_max: int = PAIRS_MAX) -> None:
         self.records = dict(records)

@@ -54,12 +54,7 @@ class _Step:
 
 
 class ChainClient:
-    """The state of one client.
-
-    Args:
-        servers: How many are named.
-        nonce: Random bytes that no other client has.
-    """
+    """The state of one client of ``servers`` named servers; ``nonce``: random bytes that no other client has."""
 
     def __init__(self, servers: int, nonce: bytes, *, now: float, limits: ChainLimits = CHAIN_LIMITS) -> None:
         if servers < 1:

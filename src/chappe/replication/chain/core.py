@@ -249,10 +249,7 @@ class ChainServerCore:
         return self._hear(sender, message, now)
 
     def handle_request(self, client: Hashable, request: Request, origin: bytes, now: float) -> list[Effect]:
-        """Take a client's request. It is answered by ``Reply``, or not at all: then the client repeats it.
-
-        ``origin`` is the client's identity or address, for ``origins``.
-        """
+        """Take a client's request; ``Reply`` answers it, or it is repeated. ``origin``: its identity or address."""
         return self.serving.handle(client, request, origin)
 
     def propose(self, command: bytes) -> bool:

@@ -21,13 +21,7 @@ from chappe.replication.chain.replica import ChainReplica
 
 
 class Giver:
-    """Sends one state to one joiner.
-
-    Args:
-        state: Its chunks have ``piece_bytes`` each, except the last one.
-        check: CRC-32C of all chunks.
-        number: The number of the configuration.
-    """
+    """Sends one joiner a state in chunks of ``piece_bytes``, but for the last one; ``check`` is the CRC-32C of all."""
 
     def __init__(self, state: ChainState, check: int, number: int, limits: ChainLimits) -> None:
         self.index = state.index
@@ -64,10 +58,7 @@ class Giver:
 
 
 class Taker:
-    """Receives a state. Pieces may be lost or reordered: it asks again for missing ones.
-
-    Each piece is restored on arrival, so the last one costs no more than the others.
-    """
+    """Receives a state: asks again for missing pieces, and restores each on arrival, so the last costs no more."""
 
     def __init__(self, replica: ChainReplica, limits: ChainLimits) -> None:
         self._replica = replica

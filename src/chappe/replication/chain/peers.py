@@ -8,13 +8,7 @@ from chappe.replication.chain.messages import Beat
 
 
 class Peers:
-    """The other named servers, by place.
-
-    Args:
-        place: Of this server.
-        servers: How many are named.
-        silent_s: Seconds without a beat after which a server counts as silent.
-    """
+    """The other named servers, by place; one without a beat for ``silent_s`` is silent."""
 
     def __init__(self, place: int, servers: int, silent_s: float) -> None:
         self.place = place

@@ -47,9 +47,7 @@ class ProposingServer(Protocol):
 
 
 class Proposing:
-    """The part of a server that proposes configurations. ``durable``: whether a chain that does not exist yet is
-    founded as durable.
-    """
+    """The part of a server that proposes configurations. ``durable``: a chain that does not exist is founded so."""
 
     def __init__(self, server: ProposingServer, limits: ChainLimits, *, durable: bool, now: float) -> None:
         self._server = server

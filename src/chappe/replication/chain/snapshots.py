@@ -21,12 +21,7 @@ Buffer = bytes | memoryview
 
 
 class Making:
-    """A snapshot in the making.
-
-    Args:
-        frames: The contents, made lazily.
-        chunk_bytes: The size of the resulting chunks, except the last one.
-    """
+    """A snapshot in the making: lazily made ``frames`` become chunks of ``chunk_bytes``, but for the last one."""
 
     def __init__(self, frames: Iterator[bytes], chunk_bytes: int) -> None:
         self.chunks: list[bytes] = []

@@ -109,9 +109,7 @@ class _Format(msgspec.Struct):
 
 
 def load(directory: Path) -> ArchiveManifest:
-    """Return the newest version. Raises UsageError: there is no archive; StorageFormat: the archive was written by a
-    newer chappe, or is damaged.
-    """
+    """Return the newest version. Raises UsageError: no archive; StorageFormat: damaged, or a newer chappe's."""
     while True:
         found = _versions(directory)
         if not found:
@@ -278,9 +276,7 @@ def file_schema() -> pa.Schema:
 
 
 def directory_of(topic: str, day: int) -> str:
-    """Return the directory of a topic and a day (days since 1970), below the archive. Raises UsageError: the topic's
-    name does not fit into that of a directory.
-    """
+    """Return a topic's directory of a day since 1970, in the archive. Raises UsageError: the name does not fit."""
     return f"{_topic_directory(topic)}/date={day_text(day)}"
 
 

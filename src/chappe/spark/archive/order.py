@@ -95,9 +95,7 @@ class Window:
 
 
 def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: WantedRecords) -> list[RowGroup]:
-    """Return the row groups that hold wanted records, by their earliest times. Raises StorageError: a file cannot be
-    read.
-    """
+    """Return the row groups with wanted records, by their earliest times. Raises StorageError: a file is unreadable."""
     groups: list[RowGroup] = []
     for path, each in files:
         if each.topic in wanted.bounds and _overlaps(each.timestamp_min, each.timestamp_max, wanted):

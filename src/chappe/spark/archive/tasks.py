@@ -53,10 +53,7 @@ class Merge(msgspec.Struct, frozen=True):
 def stage_records(
     batches: Iterable[pa.RecordBatch], directory: str, run: str, archived: Mapping[tuple[str, str], int]
 ) -> Iterator[pa.RecordBatch]:
-    """Write a task's records to files below ``run``, one for each topic and day.
-
-    Of some partitions ``archived`` says where the archive ends: what is before is dropped.
-    """
+    """Write a task's records, from where ``archived`` ends, to a file below ``run`` for each topic and day."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -50,9 +50,7 @@ _OF_INPUT: Final = {"subscribe": "topic", "subscribepattern": "prefix", "startin
 
 
 def read_pipeline(file: Path) -> model.Pipeline:
-    """Read and check a file; nothing is started, imported or asked. Raises PipelineInvalid: it cannot be used; all that
-    is wrong with it is named.
-    """
+    """Read and check a file; start, import or ask nothing. Raises PipelineInvalid, which names all that is wrong."""
     text, python = _read(file)
     block = _block(file, text) if python else text
     try:

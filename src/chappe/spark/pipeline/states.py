@@ -78,9 +78,7 @@ class States:
 
     @contextmanager
     def claim(self, state: PipelineState) -> Iterator[None]:
-        """Be the one running pipeline of this name while the context lasts. Raises PipelineRunning: there is one
-        already.
-        """
+        """Be the one running pipeline of this name in the context. Raises PipelineRunning: there is one already."""
         self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         keep_private(self.directory)
         with self._locked():
@@ -142,9 +140,7 @@ class States:
         raise PipelineNotRunning(f"no pipeline {name} runs here" + (f"; there are {names}" if names else ""))
 
     def stop(self, name: str, timeout_s: float) -> bool:
-        """Ask a pipeline to end after the batch under way; whether it has ended in time. Raises PipelineNotRunning: no
-        pipeline of this name runs.
-        """
+        """Ask a pipeline to end after its batch; True if it did in time. Raises PipelineNotRunning: none runs."""
         state = self.find(name)
         os.kill(state.pid, signal.SIGTERM)
         deadline = time.monotonic() + timeout_s

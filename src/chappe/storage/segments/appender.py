@@ -257,10 +257,7 @@ def _newest(appender: Appender, segment: Summary) -> int:
 
 
 def remove_first(appender: Appender, segments: list[Summary]) -> Pins:
-    """Make it durable that ``segments`` are gone; return where the partitions in them start now.
-
-    Raises OSError: nothing was removed.
-    """
+    """Make it durable that segments are gone; return their partitions' starts. Raises OSError: none was removed."""
     firsts: Pins = {}
     for each in segments:
         try:

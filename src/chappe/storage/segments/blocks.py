@@ -285,10 +285,7 @@ class _Sorting:
 
 
 def scan_segment(folder: TopicFolder, number: int, *, acknowledged: int | None) -> Scanned:
-    """Read a segment of which this many bytes are known to have been acknowledged; None if all of it was.
-
-    Raises OSError: it cannot be opened.
-    """
+    """Read a segment with so many acknowledged bytes, None: all. Raises OSError: it cannot be opened."""
     path = folder.segment(number)
     with folder.ops.opened(path) as fd:
         size = os.fstat(fd).st_size

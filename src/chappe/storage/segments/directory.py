@@ -163,12 +163,7 @@ def exists(path: str) -> bool:
 
 
 def load_identity(ops: FileOps, path: str) -> StoreIdentity:
-    """The identity of the store in ``path``.
-
-    Raises:
-        StorageFormat: It is damaged, or was written by a newer chappe. Nothing was changed.
-        OSError: It cannot be read.
-    """
+    """Return the store's identity. Raises StorageFormat: damaged, or a newer chappe's; OSError: unreadable."""
     found = {name: _parse(ops, os.path.join(path, name)) for name in (STORE_FILE, COPY_FILE)}
     sound = [each for each in found.values() if each is not None and each.checked]
     newest = max((each.format for each in sound or found.values() if each is not None), default=0)

@@ -93,10 +93,7 @@ class FileOps:
             self.close(fd)
 
     def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers from ``position`` on; return the position behind them.
-
-        Raises OSError: some of the bytes may have been written.
-        """
+        """Write all buffers from ``position`` on; return the end. Raises OSError: some bytes may be written."""
         for start in range(0, len(buffers), IOV_MAX):
             part = buffers[start : start + IOV_MAX]
             wanted = sum(map(len, part))
@@ -173,10 +170,7 @@ class FileOps:
             self.unlink(path)
 
     def discard_part(self, path: str, size: int) -> bool:
-        """Remove up to ``size`` bytes at the end of a file that is no longer needed; return True once it is gone.
-
-        Never raises.
-        """
+        """Remove ``size`` bytes at most at an unneeded file's end; return True once it is gone. Never raises."""
         doing = logged("cannot shorten %s, which is no longer needed", path)
         with doing, suppress(FileNotFoundError), self.opened(path, os.O_WRONLY) as fd:
             length = os.fstat(fd).st_size - size

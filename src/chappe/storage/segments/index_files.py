@@ -49,10 +49,7 @@ def save_copy(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = T
 
 
 def note_begun(folder: TopicFolder, number: int) -> None:
-    """Note outside of its folder that a segment is written to; never raises.
-
-    Without a manifest this is the only trace of a missing segment. It is not synced: no record relies on it.
-    """
+    """Note outside its folder, unsynced, that a segment is begun: its only trace without a manifest. Never raises."""
     with logged("cannot note that %s is begun", folder.segment(number)):
         for path in (os.path.dirname(folder.beginnings), folder.beginnings):
             if not os.path.isdir(path):
@@ -87,9 +84,7 @@ def find_index(folder: TopicFolder, number: int) -> tuple[Index | None, bool]:
 
 
 def load_index(folder: TopicFolder, number: int) -> Index:
-    """The index of a sealed segment, made again if it is damaged or missing. Raises OSError: the segment cannot be
-    read; Damaged: there is neither an index nor a segment.
-    """
+    """Return a sealed segment's index, made again if need be. Raises OSError: unreadable; Damaged: both are gone."""
     index, unreadable = find_index(folder, number)
     if index is not None:
         return index

@@ -63,10 +63,7 @@ class KnownTopic(NamedTuple):
 
 
 class StoreManifest:
-    """The manifest of the store in the directory ``path``; belongs to the thread that writes.
-
-    ``load`` or ``renew`` comes first.
-    """
+    """The manifest of the store in ``path``, for the writing thread; ``load`` or ``renew`` comes first."""
 
     def __init__(self, ops: FileOps, path: str, store_id: str) -> None:
         self.path = path

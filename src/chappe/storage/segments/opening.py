@@ -174,10 +174,7 @@ class TopicOpener:
         self._indexed = False
 
     def segments(self) -> Iterator[Index | BlockTable]:
-        """The sealed segments' indexes, then the table of the one to go on with, if that has anything.
-
-        Raises OSError: one cannot be read or mended.
-        """
+        """Yield sealed segments' indexes, then any table of the one to go on with. Raises OSError: unreadable."""
         segments, numbers = self._numbers()
         last = max(numbers, default=0)
         for number in sorted(numbers):

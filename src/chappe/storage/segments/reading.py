@@ -108,9 +108,7 @@ class SegmentReader:
         return None
 
     def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: BlockPiece) -> bytes:
-        """Return the batch of a piece, clipped to the extent. Raises Damaged: it was read twice, and its checksum is
-        wrong; OSError: it cannot be read now.
-        """
+        """Return a piece's batch, clipped. Raises Damaged: read twice, checksum wrong; OSError: unreadable now."""
         fd = self.handles.fd(index.folder, extent.segment)
         seed = index.folder.seed(extent.segment)
         body = self._sound_body(fd, slot, piece, seed)
