@@ -85,8 +85,6 @@ class StoreMirror(ABC):
     """A thread that makes what a store and a topic hold the same, until it is closed; a context.
 
     Args:
-        store: The store.
-        topic: The topic.
         tower: Where stores of the log are found.
         to_topic: Whether the topic follows the store, or the store the topic.
     """

@@ -53,7 +53,6 @@ class TopicToDataStore(StoreMirror):
 
     Args:
         store: The master; or a shared map, see ``api.kv.map_store``: what cannot be in it is left out and counted.
-        topic: The topic of the log.
         tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
         listen: Interface of the consumer.
         security: Who it is in the log, as of ``Consumer``.

@@ -45,7 +45,6 @@ class KvClone(KvRole):
     with True if ``put_unique`` inserted, or with a StoreError. Failures of writes without a ticket are reported.
 
     Args:
-        clock: The time of day.
         entity: Who this clone is; made by ``entity.chappe_entity``, new in each life.
         resync_s: Longest pause between two attempts to find a master.
         stale_s: Without a master for longer, reading raises StaleData; negative for never.

@@ -86,9 +86,6 @@ class PermissionsMember:
     Args:
         word: ``WORD_BYTES`` that nobody else has.
         all_groups: Whether it wants the keys of groups to which it does not belong, to hand them on.
-
-    Attributes:
-        kinds: The kinds of messages to subscribe to.
     """
 
     def __init__(self, gate: Held, send: Send, word: bytes, *, all_groups: bool = False) -> None:

@@ -43,7 +43,6 @@ class NetworkEndpoint:
     """An endpoint in the picture. What is None is not known here.
 
     Args:
-        id: Its endpoint id.
         original: Whether it is an original program. Of these only the ones beside an endpoint of chappe are seen.
         forwards: Whether it passes on messages; originals do not tell.
         filter: The prefixes of topics that it wants.

@@ -33,7 +33,6 @@ class TopicChanged:
     """The outcome of a change of a topic.
 
     Attributes:
-        topic: Its name.
         records: How many were forgotten, at the store that forgot most.
         stores: Ids of the stores that have the change on disk; at least one. All others take it from them.
         away: Query endpoints of stores that do not answer; they take it before they serve again.
@@ -52,7 +51,6 @@ class TopicDescription:
     """A topic as all stores together have it.
 
     Attributes:
-        topic: Its name.
         partitions: How many it has.
         records: How many are kept; where stores hold different parts, an upper bound.
         bytes: On disk, of one copy.
@@ -233,8 +231,7 @@ class Admin(TopicAdmin, Closeable):
     one thread at a time.
 
     Args:
-        tower: As of ``read_topic``.
-        stores: As of ``read_topic``.
+        tower, stores: Like those of ``read_topic``.
         security: As of ``read_topic``: an identity that may ``administer`` the topics.
 
     Raises:

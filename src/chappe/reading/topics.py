@@ -23,7 +23,6 @@ class TopicSummary:
     """One topic over all stores that answered; where they hold different parts, the numbers are upper bounds.
 
     Args:
-        topic: Its name.
         partitions: How many it has.
         records: How many are kept.
         head: The highest offset of any partition; -1: none yet.
@@ -103,9 +102,7 @@ def list_topics(
 
     Args:
         topic: As of ``read_topic``; all by default. A topic that no store has is left out.
-        tower: As of ``read_topic``.
-        stores: As of ``read_topic``.
-        security: As of ``read_topic``.
+        tower, stores, security: Like those of ``read_topic``.
 
     Raises:
         UsageError: An argument is wrong.

@@ -236,7 +236,6 @@ class Driver:
 
     Args:
         core: See ``chappe.core``.
-        ports: Of its kind.
         what: The member in texts of errors.
 
     An exception that is neither of the protocol nor of the machine is a defect: ``turns.halted`` says so from then on,

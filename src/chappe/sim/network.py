@@ -11,7 +11,6 @@ class SimNetwork:
     """Cuts and delays.
 
     Args:
-        world: Its world.
         base_s: A usual delay.
         spike: The share of delays that are much longer.
     """

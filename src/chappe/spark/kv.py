@@ -72,7 +72,6 @@ def read_store(
     number of the latest change of the entry in this copy of the store: it rises, and means nothing in another copy.
 
     Args:
-        spark: The session.
         store: A master or a clone that the driver holds, or a shared map: its keys are strings, and its values strings
             or, of a map of anything but bytes and str, what the JSON is.
         schema: The types of key and value, as text such as ``key string, value struct<score: int>`` or a type of Spark.
@@ -110,8 +109,6 @@ def read_store_topic(
     ``read_table``, and what has expired is left out. Keys and values of records from elsewhere are strings.
 
     Args:
-        spark: The session.
-        topic: The topic.
         schema: As ``read_store``; None: types that fit a sample.
         source_options: As of ``format("chappe")``: ``towers`` or ``stores``, ``endingTimestamp`` for the store of that
             time, ``failOnDataLoss`` and others.

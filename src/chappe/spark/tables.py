@@ -52,8 +52,6 @@ def read_table(
     the schema's: values are JSON objects, as ``table_rows`` makes them; a value that does not parse gives nulls.
 
     Args:
-        spark: The session.
-        topic: The topic.
         schema: A type of Spark, or text such as ``user string, score int``: all columns, those of the key included.
         key: The columns of the key, as they were given to ``table_rows``; they need a schema. Without, the key is a
             binary column ``key`` before those of the schema.
@@ -128,9 +126,7 @@ def write_table(
 
     Args:
         df: A batch, or a stream in append mode.
-        topic: The table's topic.
-        key: As ``table_rows``.
-        delete: As ``table_rows``.
+        key, delete: Like those of ``table_rows``.
         sink_options: As of ``format("chappe")`` for writing, and ``checkpointLocation``.
 
     Raises:

@@ -26,7 +26,6 @@ class Net(PubSub):
     """The network between hosts: cuts may be in one direction.
 
     Args:
-        world: Its world.
         rough: Whether queues are small and ways long and uneven, as drawn from the seed.
     """
 

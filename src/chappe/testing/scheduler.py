@@ -82,7 +82,6 @@ class Scheduler:
     """The turns of one world.
 
     Args:
-        clock: Of the world.
         files: Whose descriptors members wait for.
         alone: Whether one thread does everything; then time passes only while it waits, from fixed beginnings: the
             steady clock from 0.

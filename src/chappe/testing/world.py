@@ -134,7 +134,6 @@ class World:
         """Set the time of day of a host: so far ahead of the world's, or behind it. Its steady clock goes on.
 
         Args:
-            name: Of the host.
             seconds: How far ahead; negative for behind.
             drift: It gains so many seconds in each second, from now on; negative if it loses some.
         """
@@ -194,7 +193,6 @@ class World:
         """End everything on a host as ``kill -9`` does. Members made there afterwards are another life of it.
 
         Args:
-            name: Of the host.
             power_cut: Whether its machine loses power, too: writes to its disk that were not synced are lost then,
                 or some of them.
         """
@@ -247,8 +245,7 @@ class World:
         """Let nothing pass between two hosts; nobody is told.
 
         Args:
-            one: The name of a host.
-            other: The name of another.
+            one, other: Names of hosts.
             one_way: Whether only messages from ``one`` to ``other`` are lost; new connections need both directions.
         """
         if one_way:

@@ -29,13 +29,11 @@ class Forwarder(Store):
         listen: ``HOST[:PORT]``, with ``*`` for all interfaces, or ``HOST:PORT:PORT:PORT``. Members publish to the
             first port, listen at the second and ask at the third; given one, the next two follow. 0: any free ports.
         peers: ``HOST[:PORT]`` of the other forwarders, in a list or separated by commas.
-        retention: As of ``Store``.
-        keep_deletions: As of ``Store``.
+        retention, keep_deletions: Like those of ``Store``.
         originals: ``HOST[:PORT[:SECOND-PORT]]`` where programs of the original find the forwarder, as they would a
             tower; it must reach the ports that they publish on. None: nowhere. They have no keys: with keys they come
             in only there, one more port follows, and they have the permissions of the identity ``originals``.
-        name: As of ``Tower``.
-        security: As of ``Tower``.
+        name, security: Like those of ``Tower``.
 
     Raises:
         AddressInUse: A port is taken.

@@ -177,7 +177,6 @@ class OrderedProducer(Closeable):
         Args:
             value: Text becomes UTF-8; None is a tombstone (the key is deleted).
             key: As ``value``; records with the same key go to the same partition.
-            headers: Names and values.
             timestamp: Microseconds since 1970 UTC, or a datetime with a time zone; now by default.
             partition: A number from 0; None: that of the key, or one after the other.
 

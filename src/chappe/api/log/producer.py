@@ -195,7 +195,6 @@ class Producer(Closeable):
             value: Bytes, or text, which becomes UTF-8; with a codec what that encodes. None is a tombstone (the key is
                 deleted).
             key: Bytes or text.
-            headers: Names and values.
             timestamp: Microseconds since 1970 UTC, or a datetime with a time zone; now by default.
             topic: Its topic; the producer's own topic by default.
 

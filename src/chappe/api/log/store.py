@@ -93,8 +93,7 @@ class Store(at_exit.Collectable, Closeable):
             retention an ``Admin`` has set is kept by that instead.
         keep_deletions: Seconds for which this store remembers that topics were deleted or trimmed, 30 days by default:
             so long another store may be away, and nothing deleted returns when it comes back. Give all stores the same.
-        name: As of ``Tower``.
-        security: As of ``Tower``.
+        name, security: Like those of ``Tower``.
 
     Raises:
         StorageLocked: Another process uses the directory.

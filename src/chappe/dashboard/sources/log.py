@@ -90,7 +90,6 @@ class LogSource:
     """Looks through a tower, or at forwarders.
 
     Args:
-        tower: Its address.
         named: How people call whoever introduces members, in a sentence.
         command: What starts it.
         expected: Whether it has to be there: else nothing is wrong as long as it was never heard.

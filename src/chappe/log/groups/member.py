@@ -84,9 +84,7 @@ class GroupMember:
     """The state of one member.
 
     Args:
-        group: Its name.
         member: Its lasting name, or its life where it has none.
-        life: Names this life of it.
         name: For people.
         filters: The topics that it wants.
         session_s: Silent for so long it is dead.

@@ -118,9 +118,6 @@ class Downstream:
     """The sending to one life of another server.
 
     Args:
-        place: Of it.
-        life: Of it.
-        limits: Of the chain.
         moved_at: When it last had more than before, or was sent something while nothing was under way.
     """
 

@@ -133,7 +133,6 @@ class Applied:
     Args:
         index: Of its entry in the log; commands of one step share it.
         at_us: When the head numbered it, by the time of day.
-        command: For the machine.
         outcome: 0, or 1 if the machine has raised something.
         result: What the machine returned, or the text of what it raised.
     """

@@ -30,9 +30,7 @@ class ChainView:
 
     Args:
         number: Of the configuration; 0: the chain is not founded.
-        configuration: That one.
         durable: Whether a chain that does not exist yet is founded as durable.
-        names: Of the servers.
         beats: Of those that are heard, and its own, by place.
         slow: A member that is behind for long, or -1.
         asked: Servers to stay out (True), or that may come back (False), by place.

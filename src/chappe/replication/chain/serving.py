@@ -40,9 +40,6 @@ class WaitingRead:
     """A read.
 
     Args:
-        client: The client to answer.
-        token: Its number.
-        query: For the machine.
         round: Answers to this question or a later one count.
         need: The entry up to which the state has to be applied; -1: the tail is asked.
     """

@@ -48,7 +48,6 @@ class ArchiveJob:
         archive: Open for writing.
         wanted: What to archive.
         stores: Query endpoints; empty to ask ``towers``.
-        towers: Addresses of towers.
         follow: Go on with what comes, until ``stop``; else end with what is there now.
         skip_lost: Go on without records that retention took before they were archived; else they are an error.
         open_sealed: Keep records of sealed topics as plain ones; else they stay sealed.

@@ -42,7 +42,6 @@ def read_archive(
     partition up to where the log ends now; of topics that are wanted and not archived all is read.
 
     Args:
-        spark: The session.
         directory: The archive; all hosts of the session see it.
         topic: ``name``, or ``prefix*``; None: all archived topics, and no other.
         live: Whether to read the log too; else no store is asked.
