@@ -56,8 +56,6 @@ class Taking:
         found = {each: codes.total() - codes[BackendFailure.code] for each, codes in kept.items()}  # a disk refuses all
         return [f"{count} outcomes of {each} are kept, not {bound}" for each, count in found.items() if count > bound]
 
-    # -- what clones say --------------------------------------------------------------------------------------------
-
     def attach(self, entity: Entity, command: cmd.AttachWriter, now: float, actions: list[Effect]) -> None:
         """Open a clone's channel, or open it again: writes that are done already are not taken again."""
         if entity == NOBODY:
@@ -106,8 +104,6 @@ class Taking:
             return
         self._take(writer, taken, now, actions)
 
-    # -- confirming, and time ---------------------------------------------------------------------------------------
-
     def confirm(self, actions: list[Effect]) -> None:
         """Confirm writes, once for all of a writer's that were done meanwhile."""
         for entity in self._writers.due:
@@ -138,8 +134,6 @@ class Taking:
         self._forget_at = now + STORE_WRITER_FORGET_S / 24
         for entity in self._writers.forget():
             self._ordering.commits.forget(entity)
-
-    # -- inside -----------------------------------------------------------------------------------------------------
 
     def _take(
         self, writer: CloneWriter, taken: list[ConsumerAction[cmd.Mutation]], now: float, actions: list[Effect]

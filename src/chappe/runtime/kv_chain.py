@@ -64,8 +64,6 @@ class ChainLink:
             if lane is not None:
                 lane.close(CLOSE_S)
 
-    # -- to the endpoint --------------------------------------------------------------------------------------
-
     def reported(self, event: object) -> None:
         """Take an event of the server; its lock is held."""
         self._add(event, 0)
@@ -129,8 +127,6 @@ class ChainLink:
             self._stepped += step.size if isinstance(step, WholeRows) else 0
             self._hurry()
             return [*news, step]
-
-    # -- to the chain -----------------------------------------------------------------------------------------
 
     def propose(self, commands: Sequence[bytes]) -> None:
         """Propose commands to the chain, if the server is its head; never waits."""

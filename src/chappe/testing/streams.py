@@ -54,8 +54,6 @@ class _Stream(Socket):
     def read_s(self) -> float:
         return self.host.read_s
 
-    # -- as a socket ----------------------------------------------------------------------------------
-
     def fileno(self) -> int:
         return -1 if self.closed else self.number
 
@@ -121,8 +119,6 @@ class _Stream(Socket):
             self.alive = False
             if self._side is not None:
                 self.ground.streams.drop(self._side)
-
-    # -- for the connection ---------------------------------------------------------------------------
 
     def connected(self, dial: int, side: StreamSide) -> None:
         self._side = side

@@ -26,8 +26,6 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
         self.store = store
         self._watch = watch
 
-    # -- writing --------------------------------------------------------------------------------------
-
     async def put(
         self, key: object, value: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
@@ -51,8 +49,6 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
     async def _run(self, steps: Steps[T]) -> T:
         return await run_async(steps, self._watch.wait)
 
-    # -- waiting and watching -------------------------------------------------------------------------
-
     async def await_idle(self, timeout: float | None = WAIT_S) -> bool:
         asked = self.attached.begin_await_idle(timeout)
         await self._watch.wait(asked.done)
@@ -63,8 +59,6 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
 
     def proxy(self) -> DataStoreProxy:
         return self.store.proxy()
-
-    # -- the end --------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         await asyncio.to_thread(self.store.close)

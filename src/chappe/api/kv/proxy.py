@@ -45,8 +45,6 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         self._last = 0
         self._asked: dict[int, Asked] = {}
 
-    # -- asking ---------------------------------------------------------------------------------------
-
     def get(self, key: object) -> int:
         """Ask for the value under a key; NoSuchKey is the error if there is none."""
 
@@ -95,8 +93,6 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
             lambda: attached.try_write(put_unique, (key, value), expiry_s, True), lambda asked: asked.take("")
         )
 
-    # -- answers --------------------------------------------------------------------------------------
-
     def receive(self, timeout: float | None = None) -> DataStoreAnswer | None:
         """Return the next answer, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
 
@@ -105,8 +101,6 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         """
         found = self.get_many(1, timeout)
         return found[0] if found else None
-
-    # -- inside ---------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
         """Ask no more; writes under way are still done, and answers that are there can still be taken."""

@@ -51,8 +51,6 @@ class Storing:
     def why(self) -> str:
         return str(self._refused[LOG][1]) if LOG in self._refused else ""
 
-    # -- what changes -----------------------------------------------------------------------------------------
-
     def replace_log(self, state: ChainState) -> None:
         if self._server.member and state.index <= self.synced:
             self._saves, self._state = state, None  # an older one that was refused is not needed any more
@@ -69,8 +67,6 @@ class Storing:
         if self._written > base:
             self._written = base
             self._cut = base if self._cut is None else min(self._cut, base)
-
-    # -- what the disk answers --------------------------------------------------------------------------------
 
     def done(self, job: LogChange | SaveState, outcome: StorageError | None, now: float) -> list[Effect]:
         """Note that a job is done, or that the disk has refused it."""
@@ -110,8 +106,6 @@ class Storing:
         found = WriteRefused(what, why)
         self._refused[what] = (now, found)
         return [Report(found)]
-
-    # -- what the disk gets -----------------------------------------------------------------------------------
 
     def flush(self, now: float) -> list[Effect]:
         """Save a state in place of the log, beside later changes; write entries that are not on disk."""
