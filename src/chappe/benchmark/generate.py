@@ -1,7 +1,7 @@
 """A benchmark's configuration from recordings: a node for each folder, and what it is to receive.
 
-Who receives what follows from topics and peerings: a node gets what others publish to a topic that begins with one of
-its prefixes, once, if any way of endpoints that forward leads there. Loops do not matter.
+Topics and peerings decide the receivers: a node gets what others publish to a topic that begins with one of its
+prefixes, once, if any way of endpoints that forward leads there. Loops do not matter.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ The driver tells it what each domain wants (``handle_subscription``) and what ca
     passing      it asks each domain for what the other wants, and passes that on
     misjoined    both sides are one mesh
 
-**Break before make.** Who is to feed a domain begins when nobody else says that he does. So while places in the tree
-change something may be lost, and nothing comes twice as long as link states are faster than ``listen_s``.
+**Break before make.** The next feeder of a domain begins when no other says that it feeds it. So while places in the
+tree change something may be lost, and nothing comes twice as long as link states are faster than ``listen_s``.
 
 **What is wanted** in a domain is what its endpoints want, gateways that pass to further domains among them. Those that
 stand by want nothing. So what is wanted spreads along the tree, and shrinks along it.
@@ -333,7 +333,7 @@ class GatewayCore:
         if rival:
             return inf
         # One that stood by and finds its way to the root on the other side may believe somebody who does not know yet
-        # what has happened. Who keeps its way, or is the root now, takes over at once.
+        # what has happened. A gateway that keeps its way, or is the root now, takes over at once.
         return now if fed or self.place.up == self._up else self._turned_until
 
     def _takers(self, side: int) -> dict[bytes, Announcement]:

@@ -1,7 +1,7 @@
 """Answers to those who missed something: of a producer from what it keeps, of a store from its storage.
 
-FETCHes of originals are answered record by record and piece by piece. A hundred thousand single records take seconds.
-Who sends them in one go meanwhile sends no beacons and takes no acknowledgements, and its peers drop it.
+FETCHes of originals are answered record by record and piece by piece. A hundred thousand single records take seconds. A
+member that sends them in one go sends no beacons and takes no acknowledgements meanwhile, and its peers drop it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Newer permissions and keys of groups travel: towers and forwarders say what they have, and members bring or fetch.
 
-Who is in the middle says every two seconds which versions he has (``V``). A member that has newer ones sends them
+Towers and forwarders say every two seconds which versions they have (``V``). A member that has newer ones sends them
 there, one that has older ones asks for them. So whatever is lost comes again, and nobody has to be believed.
 Permissions (``P``) go to all when they change or somebody wants them. Of the keys of groups (``N``) what is new goes to
 all, before the permissions, so that nobody waits for keys; what came before is sent to who asks, by a word of his

@@ -1,9 +1,9 @@
 """The newest record of each key of a topic, for whoever asks: a table beside the storage, made at the first question.
 
 A table is made by reading the topic once, and kept up by reading what is new when it is asked for again; nothing is
-done for records that come. Whoever asks gets it in pages, and with the first one how far the table had come in each
-partition (the cuts): what comes from there on is read as ever. A record that a page has from behind its cut is left
-out by the asker, as it comes again; so a table may go on while it is read.
+done for records that come. An asker gets it in pages, and with the first one how far the table had come in each
+partition (the cuts): what comes from there on is read as ever. A record that a page has from behind its cut is left out
+by the asker, as it comes again; so a table may go on while it is read.
 
 Within a partition the higher offset is the newer record; among partitions the later timestamp is, as all stores see it.
 Records without a key are not in a table, and a key whose newest record is a tombstone has none.

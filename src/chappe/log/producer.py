@@ -1,8 +1,8 @@
 """A producer: the one writer of one partition.
 
-Records get consecutive offsets at once, are gathered into batches and published; they are kept until
-``min_acks`` stores said that they hold them. Whoever missed some asks with FETCH and is answered from what is
-kept. HEAD tells listeners once a second how far the partition goes, and less often while all stores have everything.
+Records get consecutive offsets at once, are gathered into batches and published; they are kept until ``min_acks``
+stores said that they hold them. A member that missed some asks with FETCH, and kept records answer it. HEAD tells
+listeners once a second how far the partition goes, and less often while all stores have everything.
 
 With a journal a batch is made durable first, and is told to nobody until ``handle_done``. If the journal refuses
 it, it stays the batch being gathered, with the offsets it has; its sender may take records back out of it. What goes on

@@ -42,8 +42,8 @@ from chappe.defaults import (
 from chappe.errors import ProtocolError, UsageError
 from chappe.log.storage import Hole, PartitionInfo
 
-# Of questions and answers. Whoever reads a message passes over what a newer format has at its end, and takes what an
-# older one lacks for its default; a question of a kind that is not known is answered as UNKNOWN.
+# Of questions and answers. A reader passes over additions of a newer format at the end, and takes the default for
+# fields that an older one lacks; a question of a kind that is not known is answered as UNKNOWN.
 FORMAT: Final = 1
 
 # What a message may hold; anything else does not decode.

@@ -21,7 +21,7 @@ Where peers have certificates, every endpoint tells in its link state with which
 whoever admits somebody knows how others know that id, and refuses it with another key: what claims to come from an
 endpoint is checked where it enters the mesh. Nobody signs a link state, so this is as true as those who tell it:
 
-- A word counts only on a link that both ends tell of. Whoever claims to be beside somebody has to be named by it.
+- A word counts only on a link that both ends tell of. One that claims to be beside another has to be named by it.
 - Neighbours of an endpoint may differ. Each *key* of theirs has one vote, as the endpoint itself tells those keys:
   however many ids somebody takes with one certificate, it has one. A key is refused if another one has more votes. So
   one liar among the neighbours can neither lock the endpoint out nor let somebody else in, as long as two others, with

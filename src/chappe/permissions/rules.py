@@ -2,8 +2,8 @@
 
 The first rule that fits decides, so the most special stands first; what no rule fits is denied. A rule fits a verb, an
 identity by name or role, and a topic, which its patterns name as retention does: ``orders``, or ``orders/*`` for all
-that begin so. Whoever asks for all topics that begin alike (a subscription of the mesh) is allowed if a rule allows all
-of them and no rule before it denies some.
+that begin so. A request for all topics that begin alike (a subscription of the mesh) is allowed if a rule allows all of
+them and no rule before it denies some.
 
 ``Decisions`` caches what the permissions in force decide, as every message asks. Pure.
 

@@ -33,7 +33,7 @@ signed begins with a text of its own, so that no certificate or other thing that
 The permissions in force, and newer ones that others hand on. Pure; one thread at a time.
 
 Members hand their permissions to each other, over the log and over the mesh, so that a change takes effect without
-copying files. Who hands them on need not be trusted: the authority's signature counts, and versions only grow.
+copying files. The member that hands them on needs no trust: the authority's signature counts, and versions only grow.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ epochs go, up to the next fresh one; what was sealed in them can then no longer 
 
 The keys of groups as one machine has them, its own and those that others hand on.
 
-Versions only grow. Who hands something on need not be trusted: the authority has signed each line, and lines are only
-ever added.
+Versions only grow. Nobody needs to trust a member that hands lines on: the authority has signed each, and lines are
+only ever added.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ next epoch is derived from the one before, which goes one way: those who were th
 wrapped for who is new. So a thousand joins cost a thousand entries, and not a million; and who is new reads nothing
 earlier.
 
-Whoever has the authority's key can find every secret: nothing has to be remembered beside it. What the authority does
-are changes, an epoch or what was given of former ones, and only the newest is ever added: see ``chain``.
+The authority's key is enough to find every secret: nothing has to be remembered beside it. What the authority does are
+changes, an epoch or what was given of former ones, and only the newest is ever added: see ``chain``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sealed topics of the log: what a producer seals, and what a reader makes of batches, with the groups that they have.
 
-Whoever composes this looks at files, asks for the time, and tells people.
+The owner looks at files, asks for the time, and tells people.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sealed topics of the mesh, and sealed data stores: what an endpoint seals, and what it makes of messages that come.
 
-Whoever composes this looks at files, and holds a lock while it is called.
+The owner looks at files, and holds a lock during each call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The primitives of sealing, from ``cryptography``: HKDF with SHA-256, AES-256-GCM, X25519, ECDSA on P-256; and BLAKE3.
 
 AES-GCM takes a sixth of the time of ChaCha20-Poly1305 on processors of today, and a signature of a certificate's key
-needs no further key; both nonces and keys are the callers' affair. Of digests, BLAKE3 takes a
-fifth of the time of SHA-256 in hardware. Whoever imports this has both packages.
+needs no further key; both nonces and keys are the callers' affair. Of digests, BLAKE3 takes a fifth of the time of
+SHA-256 in hardware. An importer of this module has both packages.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What is opened is what was sealed, by who is named, for this topic, partition an
 offsets come in order, and with them epochs and, within a life, numbers; a partition has one sender. So replay, another
 order, and what was cut out and put elsewhere are noticed. What is withheld is noticed as missing offsets are.
 
-Who does not know offsets yet seals for a *place* instead, which grows within a partition. Several lives may write one
+A writer without offsets yet seals for a *place* instead, which grows within a partition. Several lives may write one
 such partition, and some of them have the next epoch before others have it; so there places alone are to come in order.
 
 The form of what was sealed, as it stands in a batch behind the header, little endian::

@@ -2,7 +2,7 @@
 
 A socket that listens lets in who has the CURVE key of an identity in the permissions, if that has neither expired nor
 been revoked. A socket that dials knows beforehand which identity is to be there: an endpoint names it
-(``tcp://h:1#hub``) and the permissions know its key. Who names somebody else gains nothing, as he lacks the key.
+(``tcp://h:1#hub``) and the permissions know its key. One that names another identity gains nothing: it lacks the key.
 
 ZeroMQ asks a handler at a fixed address of its context (ZAP, RFC 27). Sockets with keys have a context of their own, so
 that a handler of the program around us and ours do not meet; and they enforce their domain: without a handler that

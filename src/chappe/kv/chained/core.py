@@ -5,12 +5,12 @@ gives the chain as commands of the head, and it counts when the chain has commit
 The others follow what was committed, and can be read; what is written there goes to the master by a channel, as a
 clone's writes do, and by the same channel to the own master if this one is at the head by then: so it is done once.
 
-Who becomes head says so by a command (``Lead``), and is master when that is committed: then it has all that any former
-master had told anybody, and nothing of one comes behind it. Who is head no more is master no more at once. What it had
-not told yet is undone here; if it was committed all the same, it comes from the chain like anybody else's.
+A new head announces itself with a ``Lead`` command, and is master once that is committed: then it has all that former
+masters told anybody, and no write of theirs follows. A server that is no longer head ceases to be master at once, and
+undoes what it has not told yet; if that was committed all the same, it comes from the chain.
 
-Who stood still, or hears no majority of the servers, may have been replaced meanwhile. It asks the chain by a command
-(``Still``), and answers no clone before that is committed. If it is not soon, it is master no more, and would be again.
+A paused server, or one that hears no majority, may have been replaced. It asks the chain with a ``Still`` command, and
+answers no clone before that is committed; if that takes long, it ceases to be master, and applies again.
 
 Clones take from the next master what they lack, and no more (``kv.recent``): all members know which keys the latest
 commits have changed, and which event of which master each was.

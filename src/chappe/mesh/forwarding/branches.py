@@ -2,8 +2,8 @@
 
 ``Told`` has the trees that each neighbour was told of, so that it never has more of them than it keeps.
 
-Whoever tells us of many trees has us tell others of them, who then had no room for the trees of anybody else. So the
-oldest are taken back on which nothing is on its way; if something comes along one of them, it is told again.
+A peer that tells us of many trees makes us tell others of them, which then had no room for other trees. So the oldest
+are taken back on which nothing is on its way; if something comes along one of them, it is told again.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Backpressure: nothing is read from peers whose messages go on to a full peer, where its policy is to block.
 
-Who publishes here waits for room; who publishes elsewhere cannot. So nothing is read from the peer that its messages
-come from, whose own outbox then fills, and so on back to the publisher: nothing is lost on the way.
+A publisher here waits for room; one elsewhere cannot. So nothing is read from the peer that its messages come from,
+whose own outbox then fills, and so on back to the publisher: nothing is lost on the way.
 
 In a ring of endpoints that are all full each could wait for the next one for ever. So it is only waited for a peer that
 takes something now and then; beyond that messages are dropped at the bound, and counted.
 
 A slow subscriber takes something from its own queue now and then, while its endpoint reads nothing for much longer. So
 an endpoint that does not read *claims* that it gets on, to all its peers of chappe, in the token of its pings: its id
-and a number that rises whenever its subscriber takes something. Who waits for it passes the claim on as it is, so that
-those wait too who wait for him. A claim counts only while its number rises: it cannot go round in a ring for ever, and
-a subscriber that has stopped is not waited for.
+and a number that rises whenever its subscriber takes something. A waiting endpoint passes the claim on as it is, so
+that those wait too who wait for him. A claim counts only while its number rises: it cannot go round in a ring for ever,
+and a subscriber that has stopped is not waited for.
 
 ``Outboxes`` knows which peers are full.
 """

@@ -15,8 +15,8 @@ Question and answer are payloads of data for one endpoint, with topics that nobo
     <$>/last/told   u64 number of the subscriber, u8 (1: this is all), of each message: origin 16, u64 number,
                     u64 place, u16 length of the topic, u32 length of the payload, topic, payload
 
-An endpoint that keeps nothing, and is asked because it wants everything, answers that this is all. Who gets no answer
-asks again, a few times.
+An endpoint that keeps nothing, and is asked because it wants everything, answers that this is all. An asker without an
+answer asks again, a few times.
 
 Source: the ZeroMQ Guide, chapter 5, its last value caching proxy.
 """

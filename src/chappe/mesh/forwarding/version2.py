@@ -9,7 +9,7 @@ so every message has somebody alive who can send it again. When a link ends, who
 it on a *detour*: a tree of its own to the receivers that were behind the link. So it does with all that comes later, as
 long as the origin does not know. What no way leads to is counted, and told to the origin.
 
-Who publishes in two ways makes two trees, see ``mesh.ways``, and sends a copy along each: they confirm and send around
+A publisher in two ways makes two trees, see ``mesh.ways``, and sends a copy along each: they confirm and send around
 each for itself. To whom both have the same way it is sent once.
 
 A message may so come to a receiver twice, which ``duplicates`` notices. Confirmations are gathered: a receiver sends

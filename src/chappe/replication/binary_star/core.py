@@ -3,17 +3,17 @@
 Source: Binary Star, ZeroMQ Guide, chapter 4, and the ``bstar`` class of its programs: the same states, sent as the same
 digits. Departures, between ends of chappe:
 
-* Whoever becomes active does so in a **term** of its own: odd ones are the primary's, even ones the backup's, each
-  higher than all that it knows of. An active server that hears of a higher one steps down; the original aborts. Both
-  servers without a disk, restarted together, begin again at 1: a term is told apart from that one by the server's life.
+* A server becomes active in a **term** of its own: odd ones are the primary's, even ones the backup's, each higher than
+  all that it knows of. An active server that hears of a higher one steps down; the original aborts. Both servers
+  without a disk, restarted together, begin again at 1: a term is told apart from that one by the server's life.
 * Two that hear each other settle it by what their copies are worth (``Record``): the better one asks, the other agrees.
 * Two hear each other while each echoes the other's beats. A link that carries only one way counts as none.
 * The active server is **paired** while the partner has all that it confirmed, and then confirms nothing that the
   partner does not have; or **alone**. A passive server that was not paired when the other fell silent does not take
-  over. Who gives a partner up that is there confirms nothing before that has said that it knows.
-* Whoever finds that it stood still itself has missed beats rather than its partner has: it waits again, serves nobody
-  meanwhile, and is taken to be in step only when the partner says so anew. An active server that was paired and finds
-  its partner gone then steps down, since the partner may have taken over and fallen silent afterwards.
+  over. A server that gives up a partner that is there confirms nothing before the partner has said that it knows.
+* A server that was paused itself has missed beats, rather than its partner: it waits again, serves nobody meanwhile,
+  and is taken to be in step only when the partner says so anew. An active server that was paired and finds its partner
+  gone then steps down, since the partner may have taken over and fallen silent afterwards.
 * With a **witness** nobody is alone, nor takes over, without its leave (``witness.py``).
 
 A passive server takes over when a client asks for something and the partner has been silent for three heartbeats, as

@@ -1,6 +1,6 @@
 """A client of a chain: speaks to the head, listens to the tail, and repeats itself until it is answered.
 
-It knows the named servers. Who of them is in the chain it is told by whomever it asks, and believes the highest number.
+It knows the named servers. Every server that it asks tells the members of the chain; it believes the highest number.
 Each command is done once, as long as its session lives; a command whose session is over ends as ``EXPIRED``.
 
 Commands that come together leave as one step of the session: the chain keeps, sends and answers it as a whole, which
