@@ -181,6 +181,7 @@ class SimLink:
         "down",
         "endpoint",
         "publisher",
+        "rest",
         "subscriber",
         "up",
         "wanted",
@@ -194,6 +195,7 @@ class SimLink:
         self.publisher: SimPublisher | None = None
         self.up: Pipe | None = None  # subscriptions
         self.down: Pipe | None = None  # messages
+        self.rest: Pipe | None = None  # messages of a publisher that has ended
         self.asked: list[bytes] = []  # what the subscriber told this publisher
         self.wanted: dict[bytes, None] = {}  # what the publisher sends: it may know better, see Host.on_subscription
         self._matches: tuple[bytes, ...] | None = None
@@ -267,8 +269,17 @@ class SimLink:
                 self.down.send(message)
 
     def resume(self) -> None:
-        if self.down is not None:
-            self.down.resume()
+        for pipe in (self.rest, self.down):
+            if pipe is not None:
+                pipe.resume()
+
+    def end(self) -> None:
+        """End the publisher in order: the kernel still delivers its messages to the subscriber."""
+        if self.publisher is not None:
+            if self.rest is not None:
+                self.rest.close()
+            self.rest, self.down = self.down, Pipe(self._net, self.subscriber, self.hearing(), 0)
+            self.break_()
 
     def break_(self, notice_s: float = 0.0) -> None:
         """Break the connection; the publisher notices after ``notice_s``, the subscriber redials."""
@@ -288,6 +299,8 @@ class SimLink:
     def close(self) -> None:
         """Disconnect the subscriber and drop unread messages."""
         self.closed = True
+        if self.rest is not None:
+            self.rest.close()
         self.break_()
 
     def hold(self, until: float) -> None:

@@ -9,7 +9,7 @@ Departures from the Guide's programs, each for one of their faults: nothing that
 snapshots are always whole; only what has a ttl expires, at the active alone, on a clock that nobody sets, and as an
 ordinary delete; sequences of a later life are higher; what is passed over is bounded and counted.
 
-FollowedServer: ZeroMQ RFC 12; the Guide, chapter 5, models 5 and 6.
+Source: ZeroMQ RFC 12; the Guide, chapter 5, models 5 and 6.
 """
 
 from __future__ import annotations
