@@ -181,7 +181,7 @@ def with_other(*partitions: PartitionInfo) -> tuple[StoreRig, Ask]:
     """A store that just asked another one for its partitions, got them, and asks for the first of them."""
     rig = StoreRig()
     (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now))
-    assert poll.request == HeadsRequest(b"", 0)
+    assert poll.request == HeadsRequest(b"", 0, store="S", catalogue=0)
     actions = rig.answer(poll, heads_answer(partitions, 0, 1000, 9))
     reads = asks(actions or rig.wait(0.2))
     return rig, reads[0]
@@ -266,7 +266,7 @@ def test_others_are_asked_for_news_once_a_second_and_only_for_news() -> None:
 
     assert not asks(rig.wait(POLL_HEADS_S * 0.9))
     (again,) = asks(rig.wait(POLL_HEADS_S * 0.2))
-    assert again.request == HeadsRequest(b"", 17)
+    assert again.request == HeadsRequest(b"", 17, store="S", catalogue=0)
 
 
 def test_while_a_producer_speaks_its_partition_is_not_read_from_stores() -> None:
@@ -288,7 +288,7 @@ def test_a_second_beacon_of_the_same_store_asks_nothing_new() -> None:
 
     assert rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now) == []
     moved = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:2"), rig.now))
-    assert [(each.to, each.request) for each in moved] == [("tcp://O:2", HeadsRequest(b"", 0))]
+    assert [(each.to, each.request) for each in moved] == [("tcp://O:2", HeadsRequest(b"", 0, store="S", catalogue=0))]
 
 
 def test_a_healed_range_is_not_written_twice_while_the_first_write_runs() -> None:
