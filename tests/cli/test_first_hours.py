@@ -95,14 +95,6 @@ def test_lines_without_a_terminal_come_when_they_have_changed(monkeypatch: pytes
 
 
 @pytest.mark.process
-def test_who_a_command_is_has_a_panel_of_its_own(shell: Shell) -> None:
-    for command in ("topics", "produce", "node", "subscribe"):
-        shown = shell.run(command, "--help").stdout.decode()
-        before = shown[: shown.index("--as")]
-        assert before.rindex("Identity") > max(before.rfind("Mesh"), before.rfind("Options"))
-
-
-@pytest.mark.process
 def test_a_terminal_without_utf8_gets_ascii(shell: Shell) -> None:
     shell.up()
     shell.run("produce", "grüße", stdin=b"a\n")

@@ -38,6 +38,7 @@ def test_a_program_answers_and_its_failure_is_the_answer(shell: Shell) -> None:
         (("reply", "t"), b"give either a VALUE or --command"),
         (("reply", "t", "x", "--command", "cat"), b"give either a VALUE or --command"),
         (("reply", "t", "--command", ""), b"names no program"),
+        (("reply", "t", "--command", "nosuchprogram x"), b"there is no program 'nosuchprogram'"),
         (("reply", "t", "--command", "'"), b"No closing quotation"),
     ],
 )

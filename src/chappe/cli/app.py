@@ -13,6 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
+from chappe.cli import help_layout
 from chappe.cli.console import (
     allow_files,
     debugging,
@@ -36,59 +37,59 @@ NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not 
 COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its line in the help
     "demo": (
         "demo.demo",
-        "Show chappe at work: this machine's measurements through tower, store, producer and Spark, live.",
+        "Show chappe at work, live: this machine's measurements through store and Spark.",
     ),
     "up": ("members.up", "Run a tower and a store in one process: all that a laptop needs."),
     "tower": ("members.tower", "Run a tower: producers, consumers and stores find each other through it."),
     "store": ("members.store", "Run a store: it keeps every record of every topic in a directory."),
     "forward": (
         "members.forward",
-        "Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else.",
+        "Run a forwarder: a store that passes on what it takes.",
     ),
     "produce": (
         "produce.produce",
-        "Write records to a topic, from arguments, a file or standard input, and wait until they are stored.",
+        "Write records to a topic, from arguments, a file or standard input.",
     ),
     "consume": (
         "consume.consume",
-        "Print the records of topics, or hand them to workers: all, from an offset or a time, once or following.",
+        "Print the records of topics, or hand them to workers; once, or following.",
     ),
     "topics": (
         "topics_admin.app",
-        "List topics: partitions, records, heads, sizes, times and stores; or show, create, set, trim and delete them.",
+        "List topics; or show, create, set, trim and delete them.",
     ),
     "groups": ("groups.app", "Show consumer groups with their members and positions, or set positions."),
     "schemas": ("schemas.app", "Show, check and add the schemas of topics, or serve them."),
     "node": (
         "node.node",
-        "Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.",
+        "Run an endpoint of the mesh, and show its peers and rates; or map the mesh.",
     ),
     "gateway": ("gateway.gateway", "Join two domains of the mesh: pass chosen topics between them, and show how much."),
     "publish": ("publish.app", "Publish values or Zeek events to a topic of the mesh."),
     "subscribe": ("publish.subscribe", "Print what is published to topics of the mesh; Zeek's events by name."),
     "request": ("request.app", "Publish a request to a topic of the mesh, and print its answers."),
     "reply": ("request.reply_app", "Answer requests to topics of the mesh, with a value or by a program."),
-    "tap": ("tap.tap", "Show what passes through a forwarder or an endpoint of the mesh, and who subscribes to what."),
+    "tap": ("tap.tap", "Show what passes a forwarder or an endpoint of the mesh, and its subscribers."),
     "ping": ("ping.ping", "Measure round trips to an endpoint of the mesh, an original included."),
     "record": (
         "record.record",
-        "Keep what is published in the mesh, until Ctrl-C: a record for each message, or rows of files with --parquet.",
+        "Keep what is published in the mesh: in a topic, or as Parquet files.",
     ),
     "archive": (
         "archive.archive",
-        "Keep topics as Parquet files, each record exactly once; the same command again goes on.",
+        "Keep topics as Parquet files, each record exactly once.",
     ),
     "copy": (
         "copying.copy",
-        "Copy topics to another site, each record exactly once; the same command again goes on.",
+        "Copy topics to another site, each record exactly once.",
     ),
     "replay": ("replay.replay", "Replay an archive or a recorded topic, in order."),
     "doctor": ("doctor.doctor", "Check versions, ports, Java, disk and clock, and say how to mend what is wrong."),
     "service": ("service.app", "Write systemd units for commands that run as services."),
-    "config": ("config.config", "Show the settings in effect and where each comes from: environment, file or default."),
+    "config": ("config.config", "Show the settings in effect, and where each comes from."),
     "dashboard": (
         "dashboard.dashboard",
-        "Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing by default.",
+        "Show in a browser who takes part, what flows, who lags and what is wrong.",
     ),
     "top": (
         "top.top",
@@ -96,9 +97,9 @@ COMMANDS: Final = {  # the function or the group below `chappe.cli`, and its lin
     ),
     "pipeline": (
         "pipeline.app",
-        "Run pipelines that are files: topics in, SQL or Python, topics, tables or Parquet out.",
+        "Run pipelines: topics in, SQL or Python, topics, tables or Parquet out.",
     ),
-    "keys": ("keys.app", "Make an authority and an identity for each program, so that only your own may take part."),
+    "keys": ("keys.app", "Make an authority and identities: only your own programs may take part."),
     "permissions": ("permissions.app", "Show, ask and sign who may do what with which topics."),
     "kv": ("kv.app", "Read and write a data store of the mesh, as a clone of it; or serve one."),
     "map": ("maps_files.app", "Read and write a map that many programs share through a server; or serve one."),
@@ -118,6 +119,9 @@ class _Program(TyperGroup):
         super().__init__(**settings)
         self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        help_layout.write(self, ctx, formatter)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, found, rest = super().resolve_command(ctx, args)
         if name is not None:
@@ -132,13 +136,19 @@ class _Program(TyperGroup):
             raise _ended(error) from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. typer would print `Aborted!` and fail."""
+        """Run the command. typer would print `Aborted!` and fail, and suggest options less than half as long."""
         try:
             return super().invoke(ctx)
         except (BrokenPipeError, SystemExit) as error:
             raise _ended(error) from None
         except KeyboardInterrupt as stop:
             raise typer.Exit(exit_code(stop)) from None
+        except Exception as error:
+            meant: Any = error  # typer exports no class of an option that does not exist
+            if getattr(meant, "possibilities", None):
+                letters = len(meant.option_name) - len("--")
+                meant.possibilities = [each for each in meant.possibilities if 2 * (len(each) - len("--")) > letters]
+            raise
 
 
 def load(place: str) -> Any:
@@ -154,7 +164,9 @@ def load(place: str) -> Any:
         alone.command()(found)
     commands = typer.main.get_group(alone).commands
     log_options.add_to(commands)
-    return next(iter(commands.values()))
+    found = next(iter(commands.values()))
+    help_layout.lay_out(found)
+    return found
 
 
 def _ended(error: BaseException) -> BaseException:
@@ -169,10 +181,11 @@ app = typer.Typer(
     cls=_Program,
     name="chappe",
     help="Decentralized event streaming: durable topics without a broker, processed by Spark.",
-    epilog="Start with `chappe demo`, or `chappe up` in one terminal and `chappe produce` in another.",
+    epilog="Start with `chappe demo`, or `chappe up` in one terminal and `chappe produce` in another. "
+    "Many options can also come from the environment or a file: `chappe config` shows them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": help_layout.WIDTH_MAX},
 )
 
 

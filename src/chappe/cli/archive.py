@@ -49,7 +49,10 @@ def archive(
     acting: options.Acting = None,
     as_json: options.Json = False,
 ) -> None:
-    """Keep topics as Parquet files, each record exactly once; the same command again goes on."""
+    """Keep topics as Parquet files, each record exactly once.
+
+    The same command again goes on.
+    """
     from chappe.spark.archive.reading import parse_wanted
     from chappe.spark.session import check_master
 

@@ -19,8 +19,7 @@ Name: TypeAlias = Annotated[
     Option(
         "--codec",
         metavar="CODEC",
-        help=f"What records are: {FORMS}. Values are printed, and read, as JSON. `schema` asks the server of schemas; "
-        "the subject of a topic is TOPIC-value.",
+        help=f"{FORMS} (TOPIC-value by default). Values are JSON here.",
     ),
 ]
 

@@ -185,7 +185,7 @@ def defaults_of_commands(found: Config, commands: Mapping[str, Any]) -> dict[str
 
 
 def config(context: typer.Context, as_json: Json = False) -> None:
-    """Show the settings in effect and where each comes from: environment, file or default."""
+    """Show the settings in effect, and where each comes from."""
     found = context.obj
     assert isinstance(found, Config)
     rows = []

@@ -54,7 +54,8 @@ def consume(
             "--from",
             envvar="CHAPPE_CONSUME_FROM",
             metavar="WHERE",
-            help="earliest, latest, last-value (the newest record of each key, then what comes), an offset, an age "
+            show_default=False,
+            help="earliest (default), latest, last-value (newest of each key, then all), an offset, an age "
             "(10m), or a time (2026-01-31T12:00).",
         ),
     ] = "earliest",
@@ -63,7 +64,8 @@ def consume(
         bool,
         Option(
             "--until-end/--follow",
-            help="End when all that is stored now is read, by the whole group if there is one; or follow forever.",
+            show_default=False,
+            help="End when all that is stored now is read, by the group if any; or follow.",
         ),
     ] = False,
     timeout: Annotated[
@@ -78,7 +80,8 @@ def consume(
         options.OutputFormat,
         Option(
             envvar="CHAPPE_CONSUME_OUTPUT",
-            help="text: for people; raw: values, a newline after each; json: with all metadata; "
+            metavar="FORM",
+            help="text: for people; raw: values in lines; json: all metadata; "
             "length: values, each after its length in 4 bytes.",
         ),
     ] = "text",
@@ -88,7 +91,7 @@ def consume(
         Option(
             "--format",
             metavar="FORMAT",
-            help=rf"Print this for each record instead, such as '%t %o %k %s\n'. Letters: {ALLOWED}.",
+            help=rf"Print this instead, such as '%t %o %k %s\n'. Letters: {ALLOWED}.",
         ),
     ] = None,
     headers: Annotated[bool, Option("--headers", help="With --output text: headers, too, after the value.")] = False,
@@ -99,7 +102,7 @@ def consume(
         str | None,
         Option(
             metavar="NAME",
-            help="Be a member of this group: its members share the partitions, and go on where it was.",
+            help="Join this group: members share partitions, and go on where it was.",
             autocompletion=completing.GROUPS,
         ),
     ] = None,
@@ -107,7 +110,7 @@ def consume(
         str | None,
         Option(
             metavar="NAME",
-            help="With --group: a lasting name; a restart under it keeps its partitions.",
+            help="With --group: a restart under this name keeps its partitions.",
             autocompletion=completing.names_of("members"),
         ),
     ] = None,
@@ -118,10 +121,10 @@ def consume(
     ] = None,
     stored: Annotated[bool, Option("--stored", help="Print only records that stores have on their disks.")] = False,
     min_acks: Annotated[
-        int, Option(min=1, max=100, metavar="N", help="With --stored: stores that must have each record.")
+        int, Option(min=1, max=100, metavar="N", help="With --stored: stores that must have each.")
     ] = 1,
 ) -> None:
-    """Print the records of topics, or hand them to workers: all, from an offset or a time, once or following."""
+    """Print the records of topics, or hand them to workers; once, or following."""
     working.check(count=count, timeout=timeout, until_end=until_end)
     if group is not None and working.program is not None:
         raise UsageError("--group is for consumers that print: workers of --exec go on by --identity")

@@ -52,7 +52,7 @@ class Choice:
         str | None,
         Option(
             metavar="TIME|AGE",
-            help="End before the first record of each partition that is not older than 2026-01-31T12:00, or 2h.",
+            help="End each partition at its first record not older than 2026-01-31T12:00, or 2h.",
         ),
     ] = None
     partition: Annotated[
@@ -66,7 +66,7 @@ class Choice:
     key: Annotated[str | None, Option(metavar="KEY", help="Only records with this key.")] = None
     grep: Annotated[
         str | None,
-        Option(metavar="PATTERN", help="Only records in whose value Python's regular expression finds something."),
+        Option(metavar="PATTERN", help="Only records in whose value this regular expression (Python's) is found."),
     ] = None
 
     def heed(self, context: Context) -> Choice:

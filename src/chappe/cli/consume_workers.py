@@ -30,8 +30,8 @@ class Working:
         Option(
             "--exec",
             metavar="PROGRAM",
-            help="Run this, with its arguments, as workers. It gets a line of JSON for each record on standard input, "
-            "or what --output says, and answers each with a line: ok.",
+            help="Program and arguments; it gets a line of JSON for each record (or --output) on "
+            "standard input, and answers `ok`.",
         ),
     ] = None
     workers: Annotated[int | None, Option(min=1, max=1024, metavar="N", help="How many of them; 2 by default.")] = None

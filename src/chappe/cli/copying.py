@@ -70,9 +70,9 @@ def copy(
     name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
-    """Copy topics to another site, each record exactly once; the same command again goes on.
+    """Copy topics to another site, each record exactly once.
 
-    Partitions, offsets, keys, headers and timestamps are the same there. With --to the topic gets another name.
+    Partitions, offsets, keys, headers and timestamps are the same there. The same command again goes on.
     """
     from chappe.bridges.copying import TopicCopy
 

@@ -58,7 +58,7 @@ def dashboard(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing by default."""
+    """Show in a browser who takes part, what flows, who lags and what is wrong."""
     if os.environ.get(BESIDE):  # now, as whoever started this may end before pages can be opened
         threading.Thread(target=_end_with_input, name="chappe-beside", daemon=True).start()
     host, port = place(at)

@@ -209,7 +209,7 @@ DECLARED: Final = {
         Declared("mesh.retry_s", float, seconds, RETRY_S, "how long to wait before a peer is dialled again", "SECONDS"),
         Declared(
             "mesh.retry_max_s", float, seconds, None,
-            "up to how long these waits double, less a random part; without it they do not", "SECONDS",
+            "up to how long these waits double, less a random part; none: fixed", "SECONDS",
         ),
         Declared(
             "mesh.attempts", int, _whole(1), None, "after how many failures in a row a peer is no longer dialled"
@@ -217,11 +217,11 @@ DECLARED: Final = {
         Declared("mesh.forwarding", bool, bool, True, "whether to pass on what peers publish"),
         _list("mesh.forward", str, "prefixes that originals are to send to `node`, to be passed on", "TOPIC"),
         Declared(
-            "mesh.paths", int, _whole(1, 2), 1, "in how many ways what is published here goes to each receiver: 1 or 2"
+            "mesh.paths", int, _whole(1, 2), 1, "in how many ways messages go to each receiver: 1 or 2"
         ),
         Declared(
             "mesh.on_full", OnFull, _one_of(_POLICIES), "block",
-            f"what happens when a peer takes less than is sent to it: {', '.join(_POLICIES)}", "POLICY",
+            f"what happens when a peer is slow: {', '.join(_POLICIES)}", "POLICY",
         ),
         Declared(
             "mesh.peer_messages_max", int, _whole(1), PEER_MESSAGES_MAX, "how many messages may wait for each peer"
@@ -232,7 +232,7 @@ DECLARED: Final = {
         ),
         Declared(
             "mesh.heartbeat_s", float, seconds, HEARTBEAT_S,
-            "how often a heartbeat is sent; a peer that is silent for three times as long is lost", "SECONDS",
+            "how often a heartbeat is sent; a peer silent three times as long is lost", "SECONDS",
         ),
         Declared(
             "mesh.last_values", int, _whole(0), 0, "of how many topics `node` keeps the newest message for `--last`"

@@ -40,7 +40,7 @@ SOON: Final = timedelta(days=30)  # before its end an identity is shown as one t
 
 app = typer.Typer(
     name="keys",
-    help="Make an authority and an identity for each program, so that only your own may take part.",
+    help="Make an authority and identities: only your own programs may take part.",
     no_args_is_help=True,
 )
 

@@ -49,16 +49,16 @@ def add_to(commands: Mapping[str, Any]) -> None:
 
 def _options() -> list[TyperOption]:
     return [
-        _option("--verbose", _verbose, "Print on standard error what goes on: peers, peerings, members.", is_flag=True),
+        _option("--verbose", _verbose, "Events on standard error.", is_flag=True),
         _option(
-            "--log-file", _file, "Append to this file what happens, in more detail: time, logger, thread.",
+            "--log-file", _file, "Append events there, in more detail.",
             metavar="FILE",
         ),
         _option(
-            "--log-level", _level, "From which level on a logger's lines are printed, such as chappe.mesh=debug.",
+            "--log-level", _level, "Such as chappe.mesh=debug.",
             metavar="NAME=LEVEL", multiple=True,
         ),
-        _option("--log-format", _format, "How lines of the log look: text or json.", metavar="FORMAT"),
+        _option("--log-format", _format, "Text or json.", metavar="FORMAT"),
     ]  # fmt: skip
 
 

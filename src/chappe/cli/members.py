@@ -183,7 +183,7 @@ def forward(
     keep_deletions: KeepDeletions = MONTH,
     as_json: options.Json = False,
 ) -> None:
-    """Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else."""
+    """Run a forwarder: a store that passes on what it takes."""
     from chappe import Forwarder
 
     program.call_members(name)

@@ -61,15 +61,13 @@ class Trust:
 
     tls: Annotated[
         tuple[Path, str] | None,
-        Option(
-            metavar="DIRECTORY NAME", help="Certificates that `chappe keys` made: the directory, and the name of ours."
-        ),
+        Option(metavar="DIRECTORY NAME", help="Certificates of `chappe keys`: the directory, and the name of ours."),
     ] = None
     anonymous: Annotated[
         bool, Option("--anonymous", help="TLS without certificates, as an unconfigured original has it.")
     ] = False
     plain: Annotated[
-        bool, Option("--plain", help="No TLS beyond this machine either: everybody on the way may read and forge.")
+        bool, Option("--plain", help="No TLS beyond this machine either: all on the way may read and forge.")
     ] = False
     acting: options.Acting = None  # the words above say otherwise, if one is given
 

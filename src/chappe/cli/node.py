@@ -76,7 +76,7 @@ def node(
     last_values: Annotated[
         int,
         declared.of("mesh.last_values").option(
-            help="Keep the newest message of N topics, for subscribers that come later with --last."
+            help="Keep the newest message of N topics, for subscribers with --last."
         ),
     ] = 0,
     endpoint_id: mesh.EndpointId = None,
@@ -93,7 +93,7 @@ def node(
     recording_directory: Annotated[
         str | None,
         declared.of("mesh.recording_directory").option(
-            help="Record the shapes of what is published here, for `chappe mesh generate`."
+            help="Record the shapes of messages, for `chappe mesh generate`."
         ),
     ] = None,
     output_generator_file_cap: Annotated[
@@ -107,10 +107,7 @@ def node(
     look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
-    """Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.
-
-    With --map it shows the network instead, and ends.
-    """
+    """Run an endpoint of the mesh, and show its peers and rates; or map the mesh."""
     hear_warnings()
     picture.check(as_json, _lasting(context))
     said: NodeFile = context.meta.get(FOUND, NodeFile())

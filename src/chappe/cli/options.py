@@ -28,18 +28,16 @@ OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
 
 
 Tower: TypeAlias = Annotated[
-    str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="Where the tower is: HOST[:PORT[:SECOND-PORT]].")
+    str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="The tower: HOST[:PORT[:SECOND-PORT]].")
 ]
-Listen: TypeAlias = Annotated[
-    str, Option(envvar="CHAPPE_LISTEN", metavar="HOST", help="Interface that this program's sockets listen on.")
-]
+Listen: TypeAlias = Annotated[str, Option(envvar="CHAPPE_LISTEN", metavar="HOST", help="Interface to listen on.")]
 MaxAge: TypeAlias = Annotated[
     str | None,
-    Option(metavar="AGE", help="Greatest age of a record when it is taken, such as 10s or 0.5s; unlimited by default."),
+    Option(metavar="AGE", help="Take no older records, such as 10s or 0.5s; unlimited by default."),
 ]
 OnStale: TypeAlias = Annotated[
     Literal["end", "drop"],
-    Option(help="A record older than --max-age ends the command with a failure, or is left out and counted."),
+    Option(help="With --max-age: fail at an older one, or drop it."),
 ]
 
 
@@ -92,9 +90,7 @@ Chain: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[
     str | None,
-    Option(
-        "--name", metavar="NAME", help="Its name for people, in lists and pictures; the command and host if not given."
-    ),
+    Option("--name", metavar="NAME", help="Its name in lists and pictures; by default the command and host."),
 ]
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]
 
@@ -110,7 +106,7 @@ class Reach:
         Option(
             envvar="CHAPPE_FORWARDERS",
             metavar="ADDRESSES",
-            help="Forwarders to use instead of a tower: HOST[:PORT], several separated by commas.",
+            help="Forwarders instead of a tower: HOST[:PORT], separated by commas.",
         ),
     ] = None
     acting: Acting = None

@@ -24,7 +24,7 @@ STOP_S: Final = 150.0  # more than a batch gets to be finished
 
 app = typer.Typer(
     name="pipeline",
-    help="Run pipelines that are files: topics in, SQL or Python, topics, tables or Parquet out.",
+    help="Run pipelines: topics in, SQL or Python, topics, tables or Parquet out.",
     no_args_is_help=True,
 )
 

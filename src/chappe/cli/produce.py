@@ -84,7 +84,7 @@ def produce(
     name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write records to a topic, from arguments, a file or standard input, and wait until they are stored."""
+    """Write records to a topic, from arguments, a file or standard input."""
     if chain is None and partitions is not None:
         raise UsageError("--partitions is for ordered topics: name their chain with --chain FILE")
     if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders or compression is not None):

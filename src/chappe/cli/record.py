@@ -53,7 +53,7 @@ def record(
     name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
-    """Keep what is published in the mesh, until Ctrl-C: a record for each message, or rows of files with --parquet.
+    """Keep what is published in the mesh: in a topic, or as Parquet files.
 
     The same command again goes on with what stores did not have yet. `chappe replay TOPIC` brings records back.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -108,6 +109,8 @@ def reply(
         raise UsageError(f"--command {command}: {error}") from None
     if command is not None and not words:
         raise UsageError("--command names no program")
+    if words and shutil.which(words[0]) is None:
+        raise UsageError(f"--command: there is no program {words[0]!r}, or it cannot be executed")
     value = None if text is None else values.read_argument(text, as_text=as_text)
     security = trust.security()
     dialled = mesh.addresses(security, peers or [mesh.HERE])

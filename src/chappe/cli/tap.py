@@ -52,7 +52,7 @@ def tap(
     acting: options.Acting = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what passes through a forwarder or an endpoint of the mesh, and who subscribes to what.
+    """Show what passes a forwarder or an endpoint of the mesh, and its subscribers.
 
     Nobody is slowed down: what cannot be shown in time is left out and counted.
     """

@@ -46,8 +46,8 @@ class _ListByDefault(TyperGroup):
 app = typer.Typer(
     cls=_ListByDefault,
     name="topics",
-    help="List topics: partitions, records, heads, sizes, times and stores; or show, create, set, trim and delete "
-    "them. Without a command, or with names of topics instead of one, it lists.",
+    help="List topics; or show, create, set, trim and delete them.\n\n"
+    "Without a command, or with names of topics instead of one, it lists.",
 )
 app.command(LIST)(topics)
 

@@ -48,7 +48,7 @@ def demo(
     fresh: Annotated[bool, Option("--fresh", help="Delete what an earlier demo left, and start anew.")] = False,
     look: dashboard.Wanted = False,
 ) -> None:
-    """Show chappe at work: this machine's measurements through tower, store, producer and Spark, live."""
+    """Show chappe at work, live: this machine's measurements through store and Spark."""
     need_packages("pyspark", "pyarrow", "psutil", what="the demo", extras="demo,spark")  # before anything is started
     from chappe.cli.demo.run import Demo
     from chappe.cli.screen import wide_console
