@@ -59,7 +59,10 @@ class Reader:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._ports = {said: str(free_ports(3)) for said in SAID}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        # The wheel is tested in an environment of its own, and what it depends on has its scripts elsewhere.
+        spark = find_spec("pyspark")
+        places = [Path(sys.executable).parent, *([] if spark is None else [Path(str(spark.origin)).parents[4] / "bin"])]
+        path = os.pathsep.join([*map(str, places), os.environ.get("PATH", "")])
         mesh, maps = (f"127.0.0.1:{self._ports[said]}" for said in ("9999", "5570"))
         self.tower = f"{free_address()}:{free_ports()}"
         self._env = os.environ | {
