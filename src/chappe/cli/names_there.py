@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from chappe import Endpoint
 from chappe.cli import mesh, options
 from chappe.cli.network import look
 from chappe.cli.topics import looking
@@ -44,7 +43,7 @@ def _of_log(place: dict[str, Any]) -> dict[str, list[str]]:
 
 def _of_mesh(place: dict[str, Any]) -> dict[str, list[str]]:
     security = mesh.Trust().security()
-    with Endpoint(forwarding=False, security=security) as endpoint:
+    with mesh.Life().endpoint(security, forwarding=False) as endpoint:
         network = look(endpoint, mesh.dial(endpoint, mesh.addresses(security, place["peers"])))
     return {"stores": _some(each.name for each in data_stores(network))}
 
