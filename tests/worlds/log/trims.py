@@ -18,6 +18,7 @@ from tests.worlds.log.questions import Questions
 from tests.worlds.log.residents import StoreLife
 
 from chappe.data.topic import decode_topic, encode_topic
+from chappe.defaults import CLOCK_AHEAD_S
 from chappe.log.catalogue import EVER, CatalogueJob
 from chappe.log.queries import Answer, ErrorAnswer, TopicAnswer, TopicChange
 from chappe.log.sources import Key
@@ -137,9 +138,18 @@ class Trims(Checker[Any]):
             if part is not None and part.first < first:
                 self.fail(f"{disk.store_id} has {key} from {part.first} on; it confirmed that {first} is the first")
 
+    def _wall_us(self, store: StoreLife) -> int:
+        with self.world.stage.on(store.name):
+            return store.core.clock.wall_ns() // 1000
+
     def unsettled(self) -> str | None:
         """Say which stores do not agree yet, or have something that was deleted; None if all do."""
         stores = self.world.alive(StoreLife)
+        entries = [each for store in stores for each in store.core.catalogue.entries.values()]
+        newest = max((max(each.stamp, each.trimmed, each.before) for each in entries), default=0)
+        slowest = min(map(self._wall_us, stores), default=newest)
+        if newest > slowest + CLOCK_AHEAD_S * 1e6:
+            return None  # a store whose clock is so far behind does not take it, and says so
         for store in stores:
             if store.core.catalogue.entries != stores[0].core.catalogue.entries:
                 return f"{store.name} has another catalogue than {stores[0].name}"
