@@ -18,6 +18,7 @@ from chappe.mesh.events import EndpointDiscovered, PeerAdded, PeerLost, PeerRefu
 from chappe.mesh.forwarding.judging import Refusal
 from chappe.mesh.rules import MeshRules
 from chappe.runtime.mesh_rules import RulesWatch
+from chappe.storage import key_files
 from chappe.storage.key_files import WatchedPermissions, watched_permissions
 from chappe.system import time
 
@@ -187,7 +188,10 @@ def test_rules_are_made_anew_when_somebody_expires_and_not_before(home: Path, cl
     assert watch.look() is None
 
 
-def test_permissions_that_begin_later_are_in_force_then(home: Path, clock: list[float]) -> None:
+def test_permissions_that_begin_later_are_in_force_then(
+    home: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_files, "authority_check", lambda _: lambda signature, text: True)  # it is as young as they
     now = clock[0]
     clock[0] -= 86_400
     watch = RulesWatch(WatchedPermissions(home))

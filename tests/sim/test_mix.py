@@ -59,7 +59,7 @@ class RecordsTwice(Recorder):
     [
         ("Table", WritesItsPositionFirst, 0),
         ("Table", TakesRefusedForWritten, 3),
-        ("Recorder", ForgetsWhatTheJournalRefused, 10),
+        ("Recorder", ForgetsWhatTheJournalRefused, 22),
         ("Recorder", RecordsTwice, 0),
     ],
     ids=["position", "refused", "journal", "twice"],

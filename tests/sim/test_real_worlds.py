@@ -178,7 +178,7 @@ def calls_nobody(patch: Patch) -> None:
 FAULTS = (  # and a world that shows each
     (forgets_who_is_due, 0),
     (acknowledges_before_the_disk, 0),
-    (does_not_sync, 5),
+    (does_not_sync, 8),
     (loses_a_job, 8),
     (counts_a_refused_write, 24),
     (shows_nothing, 0),
