@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 POLICIES_TOLD: Final = 100  # of the retention, the first ones
 CLOSE_S: Final = 30.0  # a write under way at close may take this long
 QUERIES: Final = "queries"  # the link over which clients ask
+ASKED_MAX: Final = 10_000  # answers that are awaited under permissions; whoever asked before these asks again
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
@@ -102,6 +103,7 @@ class StorePorts(LogPorts):
         self._name = name
         self._closing = machine.current().event()
         self._queries_left = False  # in the queue, as a commit is under way
+        self._asked_by: dict[tuple[bytes, bytes], str] = {}  # who awaits an answer, by client and number
         kept = recover(staged, storage)
         self.store = LogStore(
             address,
@@ -173,6 +175,9 @@ class StorePorts(LogPorts):
         refusal = guard.asks(who, request)
         if refusal is not None:
             return [Reply(raw[0], QueryReply(raw[1], refusal))]
+        self._asked_by[raw[0], raw[1]] = who
+        if len(self._asked_by) > ASKED_MAX:
+            del self._asked_by[next(iter(self._asked_by))]
         effects = self._ask_role(raw, guard.asked(request))
         if isinstance(request, HeadsRequest) and not request.since:
             more: dict[str, object] = {"name": self._name}
@@ -180,12 +185,7 @@ class StorePorts(LogPorts):
                 refusals = [] if self.gate is None else self.gate.refusals.listed()
                 more |= {"refusals": refusals, "retention": self._policies()}
             effects = [_with(each, **more) for each in effects]
-        return [
-            Reply(each.to, replace(each.message, answer=guard.told(who, each.message.answer)))
-            if isinstance(each, Reply)
-            else each
-            for each in effects
-        ]
+        return effects
 
     def _hear_query(self, frames: list[bytes]) -> Sequence[Effect]:
         request = _request_of(frames)
@@ -209,7 +209,14 @@ class StorePorts(LogPorts):
 
     def reply(self, effect: Reply) -> None:
         reply: QueryReply = effect.message
-        frames = [effect.to, reply.request_id, encode_query(reply.answer), *reply.batches]
+        answer = reply.answer
+        if self.guard is not None:  # answers also come later, from the disk or once the store is open
+            who = self._asked_by.pop((effect.to, reply.request_id), None)
+            if who is not None:
+                answer = self.guard.told(who, answer)
+            elif not isinstance(answer, ErrorAnswer):
+                return  # so many asked since that it is forgotten who did; whoever it was asks again
+        frames = [effect.to, reply.request_id, encode_query(answer), *reply.batches]
         try:
             self._router.send_multipart(frames, _NOBLOCK)
         except zmq.ZMQError:
