@@ -432,7 +432,7 @@ class BadValue(ChappeError):
 
     code: int = ErrorCode.INVALID_DATA
 
-    def __init__(self, text: str, topic: str, partition: str | None = None, offset: int | None = None) -> None:
+    def __init__(self, text: str, topic: str = "", partition: str | None = None, offset: int | None = None) -> None:
         super().__init__(text)
         self.topic = topic
         self.partition = partition
