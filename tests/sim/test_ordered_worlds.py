@@ -21,7 +21,7 @@ SHORT = Settings(minutes=0.1)
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(1, 1 + SEEDS, CHUNK))  # of 0 decision 024 tells
 def test_every_record_has_one_place_everywhere(first: int) -> None:
     failed = {
         seed: found for seed in range(first, first + CHUNK) if (found := Ordered(seed).play().failure) is not None
