@@ -45,7 +45,6 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         JournalBatch: "the journal refuses, and may have it all the same",
         JournalTrim: "whole files stay",
     },
-    "rules": {core.Send: "the tower is out of reach"},
     "mesh": {
         core.Dial: "it is refused, or not answered",
         core.Flush: "the connection is full, or cut",
@@ -73,7 +72,6 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
 SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {
     "sink": (1, 5),
     "log": (4, 5, 6),
-    "rules": (),
     "mesh": (32, 60),
     "kv": (11,),
     "gateway": (),
@@ -87,6 +85,7 @@ CANNOT: Final[dict[type, str]] = {
     core.Persist: "what it carries is listed itself",
     core.Report: HERE,
     core.Resolve: HERE,
+    core.Send: "a connection takes it, of which Dial, Ask and Flush tell whether it is there",
     channel.Consume: HERE,
     channel.Lost: HERE,
     channel.ConsumerClosed: HERE,
