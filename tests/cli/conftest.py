@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from tests.waiting import PATIENCE_S as PATIENCE_S
@@ -61,56 +61,6 @@ class Shell:
         out, err = process.communicate(timeout=PATIENCE_S)
         assert b"Traceback" not in err, err.decode()
         return process.returncode, out.decode(), err.decode()
-
-
-# Each command runs in a child of a process that has imported everything.
-_FORKING: Final = """
-import json, os, sys, tempfile
-import chappe.cli.app as app
-from tests.commands import whole_program
-whole_program()
-for line in sys.stdin:
-    arguments, given = json.loads(line)
-    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        source.write(given.encode("latin-1"))
-        source.seek(0)
-        child = os.fork()
-        if not child:
-            for number, file in enumerate((source, out, err)):
-                os.dup2(file.fileno(), number)
-            sys.stdin, sys.stdout, sys.stderr = (open(n, "w" if n else "r", closefd=False) for n in range(3))
-            sys.argv = ["chappe", *arguments]
-            code = app.run()
-            sys.stderr.flush()
-            os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        for file in (out, err):
-            file.seek(0)
-        print(json.dumps([code, out.read().decode("latin-1"), err.read().decode("utf-8", "replace")]), flush=True)
-"""
-
-
-class ForkedCommands:
-    """Runs many short commands in a fraction of the time that processes of their own take to start."""
-
-    def __init__(self, shell: Shell) -> None:
-        env = {**shell.env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command, pipe = [sys.executable, "-c", _FORKING], subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, cwd=shell.directory, env=env, text=True, bufsize=1, stdin=pipe, stdout=pipe
-        )
-
-    def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-        """Return the exit code, and what it printed on standard output and error."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([arguments, stdin.decode("latin-1")]) + "\n")
-        code, out, err = json.loads(self._process.stdout.readline())
-        return code, out.encode("latin-1"), err
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.cli.conftest import ForkedCommands, Shell
+from tests.cli.conftest import Shell
 from tests.commands import whole_program
 
 PAGE: Final = Path(__file__).parents[2] / "docs/reference/kcat-rpk-nats.md"
@@ -79,18 +79,9 @@ def test_the_commands_exist() -> None:
         found.make_context("chappe", rest)
 
 
-@pytest.fixture
-def forked(shell: Shell) -> Iterator[ForkedCommands]:
-    shell.up()
-    made = ForkedCommands(shell)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 @pytest.mark.process
-def test_commands_of_the_log_do_what_the_page_says(shell: Shell, forked: ForkedCommands) -> None:
+def test_commands_of_the_log_do_what_the_page_says(shell: Shell) -> None:
+    shell.up()
     (shell.directory / "lines.txt").write_text("first\nsecond\n")
     (shell.directory / "keyed.txt").write_text("ann:from ann\nbob:from bob\n")
     printed: dict[int, bytes] = {}
@@ -100,8 +91,9 @@ def test_commands_of_the_log_do_what_the_page_says(shell: Shell, forked: ForkedC
             if words[0] in ("echo", "printf"):
                 found = subprocess.run(words, capture_output=True, check=True).stdout
             else:
-                code, found, said = forked.run(*words[1:], stdin=found)
-                assert code == 0, (words, said)
+                done = shell.run(*words[1:], stdin=found)
+                assert done.returncode == 0, (words, done.stderr)
+                found = done.stdout
         printed[number] = found
     everything = printed[29].splitlines()
     assert {b"hi", b"a", b"b", b"c", b"first", b"second", b"from ann", b"old", b'{"id": 1}'} <= set(everything)

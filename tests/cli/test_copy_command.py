@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import ForkedCommands, Shell
+from tests.cli.conftest import Shell
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, Producer, Store, Tower
@@ -68,17 +68,14 @@ def test_wrong_places_are_refused_in_a_sentence(shell: Shell, sites: tuple[Site,
     north, south = sites
     north.write("a")
     there = ("copy", "orders", "--tower", north.tower)
-    commands = ForkedCommands(shell)
-    try:
-        for arguments, code, text in (
-            (there, 2, "say where to: --to-tower"),
-            ((*there, "--to-tower", north.tower), 2, "the stores of both places are the same"),
-            ((*there, "--to-tower", "127.0.0.1:1"), 1, "no tower answers at 127.0.0.1:1"),
-            ((*there, "--to-tower", south.tower, "--to-forwarders", "127.0.0.1:1"), 2, "give only one of"),
-            ((*there, "ord*", "--to", "copies"), 2, "one name for several topics"),
-            ((*there[:1], "order", *there[2:], "--to-tower", south.tower), 1, "has a topic 'order'"),
-        ):
-            found, _, err = commands.run(*arguments)
-            assert (found, text in err, err.count("\n")) == (code, True, 1), err
-    finally:
-        commands.close()
+    for arguments, code, text in (
+        (there, 2, "say where to: --to-tower"),
+        ((*there, "--to-tower", north.tower), 2, "the stores of both places are the same"),
+        ((*there, "--to-tower", "127.0.0.1:1"), 1, "no tower answers at 127.0.0.1:1"),
+        ((*there, "--to-tower", south.tower, "--to-forwarders", "127.0.0.1:1"), 2, "give only one of"),
+        ((*there, "ord*", "--to", "copies"), 2, "one name for several topics"),
+        ((*there[:1], "order", *there[2:], "--to-tower", south.tower), 1, "has a topic 'order'"),
+    ):
+        done = shell.run(*arguments)
+        err = done.stderr.decode()
+        assert (done.returncode, text in err, err.count("\n")) == (code, True, 1), err

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.cli.conftest import ForkedCommands, Shell
+from tests.cli.conftest import Shell
 from tests.commands import commands_of, whole_program
 
 pytestmark = pytest.mark.process
@@ -124,27 +122,23 @@ WITHOUT_NAMES: Final = {"config", "pipeline list", "chain demo", "doctor", "benc
 
 
 @pytest.fixture(scope="module")
-def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ForkedCommands]]:
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     home = tmp_path_factory.mktemp("names")
     shell = Shell(home, {"PATH": os.defpath, "HOME": str(home)})
-    made = ForkedCommands(shell)
-    assert made.run("keys", "init", "keys")[0] == 0
-    try:
-        yield home, made
-    finally:
-        made.close()
+    assert shell.run("keys", "init", "keys").returncode == 0
+    return shell
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: ascii(" ".join(each)))
-def test_it_is_refused_in_a_sentence(children: tuple[Path, ForkedCommands], arguments: tuple[str, ...]) -> None:
-    home, commands = children
-    before = sorted(home.rglob("*"))
-    code, _, said = commands.run(*arguments)
-    assert code in (1, 2), said
+def test_it_is_refused_in_a_sentence(keyed: Shell, arguments: tuple[str, ...]) -> None:
+    before = sorted(keyed.directory.rglob("*"))
+    done = keyed.run(*arguments)
+    said = done.stderr.decode("utf-8", "replace")
+    assert done.returncode in (1, 2), said
     assert said.startswith("chappe: "), said
     assert said.count("\n") == 1, said
     assert "unexpected" not in said
-    assert sorted(home.rglob("*")) == before, "nothing is half written"
+    assert sorted(keyed.directory.rglob("*")) == before, "nothing is half written"
 
 
 def test_every_command_that_takes_a_name_is_tried() -> None:

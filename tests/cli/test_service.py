@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import ForkedCommands, Shell
+from tests.cli.conftest import Shell
 from tests.commands import commands_of, whole_program
 
 from chappe.cli import service
@@ -76,15 +75,15 @@ def test_systemd_understands_every_unit(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_unit_is_written_where_systemd_finds_it_and_never_over_another(shell: Shell) -> None:
     place = Path(shell.env["XDG_CONFIG_HOME"]) / "systemd/user/chappe-store.service"
-    with closing(ForkedCommands(shell)) as forked:
-        code, out, err = forked.run("service", "install", "store", "data")
-        assert (code, out) == (0, b"")
-        assert f"wrote {place}; start it" in err
-        assert "systemctl --user enable --now chappe-store.service" in err
-        assert forked.run("service", "print", "store", "data") == (0, place.read_bytes(), "")
-        assert forked.run("service", "install", "store", "data")[0] == 0
-        code, _, err = forked.run("service", "install", "store", "other")
-        assert (code, "is there already and says something else" in err) == (2, True)
-        assert forked.run("service", "install", "--name", "second", "store", "other")[0] == 0
-        assert forked.run("service", "install", "--name", "a/b", "store")[0] == 2
+    done = shell.run("service", "install", "store", "data")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert f"wrote {place}; start it" in done.stderr.decode()
+    assert b"systemctl --user enable --now chappe-store.service" in done.stderr
+    done = shell.run("service", "print", "store", "data")
+    assert (done.returncode, done.stdout, done.stderr) == (0, place.read_bytes(), b"")
+    assert shell.run("service", "install", "store", "data").returncode == 0
+    done = shell.run("service", "install", "store", "other")
+    assert (done.returncode, b"is there already and says something else" in done.stderr) == (2, True)
+    assert shell.run("service", "install", "--name", "second", "store", "other").returncode == 0
+    assert shell.run("service", "install", "--name", "a/b", "store").returncode == 2
     assert [each.name for each in place.parent.iterdir() if each.name.startswith(".")] == []

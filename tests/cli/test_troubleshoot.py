@@ -12,7 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 import pytest
-from tests.cli.conftest import ForkedCommands, Shell, shell_in
+from tests.cli.conftest import Shell, shell_in
 from tests.test_docs import SPOKEN, pattern
 
 from chappe import Endpoint, Producer, Store, Tower
@@ -34,15 +34,13 @@ class System:
         self.store = stack.enter_context(Store(self.directory / "kept", tower=self.tower))
         self.endpoint = stack.enter_context(Endpoint())
         shell.env["CHAPPE_TOWER"] = self.tower
-        self._commands = ForkedCommands(shell)
-        stack.callback(self._commands.close)
+        self._shell = shell
         self.says("produce", "orders", "--identity", "mine", stdin=b"{}\n")
         self.data = Path(shell.env["XDG_DATA_HOME"]) / "chappe"
 
     def says(self, *arguments: str, stdin: bytes = b"") -> str:
-        _, printed, said = self._commands.run(*arguments, stdin=stdin)
-        assert "Traceback" not in said, said
-        return printed.decode() + said
+        done = self._shell.run(*arguments, stdin=stdin)
+        return (done.stdout + done.stderr).decode()
 
     def produces(self, *arguments: str) -> str:
         return self.says("produce", "orders", *arguments, stdin=b"{}\n")
