@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +25,7 @@ from chappe.log.catalogue import CatalogueJob, CatalogueStorage
 from chappe.log.exactly_once.staged import CommitBatch, Finishing, SinkJob, StagedStorage, recover
 from chappe.log.forwarder import LogForwarder
 from chappe.log.groups.table import GroupJob, GroupStorage
-from chappe.log.guard import PRODUCERS, Guard
+from chappe.log.guard import PRODUCERS
 from chappe.log.ordered.keeping import Keeping, OrderedRole
 from chappe.log.queries import (
     ErrorAnswer,
@@ -54,7 +53,7 @@ logger = logging.getLogger(__name__)
 POLICIES_TOLD: Final = 100  # of the retention, the first ones
 CLOSE_S: Final = 30.0  # a write under way at close may take this long
 QUERIES: Final = "queries"  # the link over which clients ask
-ASKED_MAX: Final = 10_000  # answers that are awaited under permissions; whoever asked before these asks again
+ASKED_MAX: Final = 10_000  # answers that are awaited; under permissions whoever asked before these asks again
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
@@ -103,7 +102,8 @@ class StorePorts(LogPorts):
         self._name = name
         self._closing = machine.current().event()
         self._queries_left = False  # in the queue, as a commit is under way
-        self._asked_by: dict[tuple[bytes, bytes], str] = {}  # who awaits an answer, by client and number
+        # Who awaits an answer, by client and number, and whether it wants to know of the store, too.
+        self._asked: dict[tuple[bytes, bytes], tuple[str, bool]] = {}
         kept = recover(staged, storage)
         self.store = LogStore(
             address,
@@ -164,58 +164,53 @@ class StorePorts(LogPorts):
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
         if link is not QUERIES:
             return super().hear(link, frames)
-        return self._hear_query(frames) if self.guard is None else self._hear_query_of(self.guard, frames)
-
-    def _hear_query_of(self, guard: Guard, frames: list[zmq.Frame]) -> Sequence[Effect]:
-        """Answer a query of an identity that was let in, as far as it may know."""
-        who, raw = user_of(frames[0]), [each.bytes for each in frames]
+        who, raw = "", frames
+        if self.guard is not None:
+            who, raw = user_of(frames[0]), [each.bytes for each in frames]
         request = _request_of(raw)
         if isinstance(request, ErrorAnswer):
             return [Reply(raw[0], QueryReply(raw[1], request))]
-        refusal = guard.asks(who, request)
+        refusal = None if self.guard is None else self.guard.asks(who, request)
         if refusal is not None:
             return [Reply(raw[0], QueryReply(raw[1], refusal))]
-        self._asked_by[raw[0], raw[1]] = who
-        if len(self._asked_by) > ASKED_MAX:
-            del self._asked_by[next(iter(self._asked_by))]
-        effects = self._ask_role(raw, guard.asked(request))
-        if isinstance(request, HeadsRequest) and not request.since:
-            more: dict[str, object] = {"name": self._name}
-            if guard.administers(who):
-                refusals = [] if self.gate is None else self.gate.refusals.listed()
-                more |= {"refusals": refusals, "retention": self._policies()}
-            effects = [_with(each, **more) for each in effects]
-        return effects
+        return self._ask_role(raw, request, who)
 
-    def _hear_query(self, frames: list[bytes]) -> Sequence[Effect]:
-        request = _request_of(frames)
-        if isinstance(request, ErrorAnswer):
-            return [Reply(frames[0], QueryReply(frames[1], request))]
-        effects = self._ask_role(frames, request)
-        if isinstance(request, HeadsRequest) and not request.since:
-            effects = [_with(each, retention=self._policies(), name=self._name) for each in effects]
-        return effects
+    def _about(self, who: str) -> dict[str, Any]:
+        """Return what a store tells of itself; of refusals and retention to administrators alone, if there are keys."""
+        if self.guard is None:
+            return {"name": self._name, "retention": self._policies()}
+        if not self.guard.administers(who):
+            return {"name": self._name}
+        refusals = [] if self.gate is None else self.gate.refusals.listed()
+        return {"name": self._name, "refusals": refusals, "retention": self._policies()}
 
     def _policies(self) -> list[tuple[str, float | None, int | None, int | None]]:
         """Return the retention as it is told: that of topics with a setting in front."""
         found = [*self.store.catalogue.policies, *self._retention][:POLICIES_TOLD]
         return [(each, kept.age_s, kept.bytes, kept.records) for each, kept in found]
 
-    def _ask_role(self, frames: list[bytes], request: Request) -> Sequence[Effect]:
+    def _ask_role(self, frames: list[bytes], request: Request, who: str) -> Sequence[Effect]:
         if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
             raise ProtocolError("query with too many frames, too few, or too large ones")
         payload = frames[3] if isinstance(request, Stage) else b""
+        self._asked[frames[0], frames[1]] = (who, isinstance(request, HeadsRequest) and not request.since)
+        if len(self._asked) > ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        if self.guard is not None:
+            request = self.guard.asked(request)
         return self._role.handle_request(frames[0], frames[1], request, payload, time.monotonic())
 
     def reply(self, effect: Reply) -> None:
         reply: QueryReply = effect.message
         answer = reply.answer
-        if self.guard is not None:  # answers also come later, from the disk or once the store is open
-            who = self._asked_by.pop((effect.to, reply.request_id), None)
-            if who is not None:
-                answer = self.guard.told(who, answer)
-            elif not isinstance(answer, ErrorAnswer):
+        # An answer may come much later, from the disk or once the store is open.
+        who, whole = self._asked.pop((effect.to, reply.request_id), (None, False))
+        if whole and isinstance(answer, HeadsAnswer):
+            answer = msgspec.structs.replace(answer, **self._about(who or ""))
+        if self.guard is not None and not isinstance(answer, ErrorAnswer):
+            if who is None:
                 return  # so many asked since that it is forgotten who did; whoever it was asks again
+            answer = self.guard.told(who, answer)
         frames = [effect.to, reply.request_id, encode_query(answer), *reply.batches]
         try:
             self._router.send_multipart(frames, _NOBLOCK)
@@ -322,12 +317,6 @@ class _Scrubbing:
         idle = found.idle and not storage.suspicious
         pause_s = SCRUB_IDLE_S if idle else max(SCRUB_PIECE_BYTES / SCRUB_BYTES_S, SCRUB_SHARE * spent_s)
         driver.call_idle(self, now + pause_s)
-
-
-def _with(effect: Effect, **more: object) -> Effect:
-    if not isinstance(effect, Reply) or not isinstance(effect.message.answer, HeadsAnswer):
-        return effect
-    return Reply(effect.to, replace(effect.message, answer=msgspec.structs.replace(effect.message.answer, **more)))
 
 
 def _request_of(frames: list[bytes]) -> Request | ErrorAnswer:
