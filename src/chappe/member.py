@@ -376,7 +376,7 @@ class MeshMember:
             actions += self.take(self.endpoint.handle_timeout(now), now)
         actions += self.requests.handle_timeout(now)
         actions += self._publish(self.queues.handle_timeout(now), now)
-        if self._looks and self._seen != self.router.settled:
+        if self._seen != self.router.settled and self._looks:
             actions += self._look_at_network(now)
         for part in list(self.parts.values()):
             actions += part.handle_timeout(now)
@@ -384,9 +384,13 @@ class MeshMember:
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` wants to be called; infinity for never."""
-        due = min(self.endpoint.next_timeout(), self.requests.next_timeout(), self.queues.next_timeout())
-        if self._looks and self._seen != self.router.settled:
+        if self._seen != self.router.settled and self._looks:
             return -math.inf
+        due = self.endpoint.next_timeout()
+        if self.requests.pending:
+            due = min(due, self.requests.next_timeout())
+        if self.queues.of:
+            due = min(due, self.queues.next_timeout())
         for part in self.parts.values():
             due = min(due, part.due)
         return due

@@ -153,20 +153,20 @@ class Requests:
         self.inbox = inbox_of(own)
         self._own = own
         self._vouches = vouches
-        self._pending: dict[int, _PendingRequest] = {}
+        self.pending: dict[int, _PendingRequest] = {}  # by number
         self._deadlines: Deadlines[int] = Deadlines()
 
     def ask(self, number: int, ticket: int, wanted: int, until: float) -> None:
         """Await ``wanted`` answers until a time, maybe infinity. Raises BufferFull: too many requests wait."""
-        if len(self._pending) >= REQUESTS_MAX:
+        if len(self.pending) >= REQUESTS_MAX:
             raise BufferFull(f"{REQUESTS_MAX} requests wait for answers: ask again when some have come")
-        self._pending[number] = _PendingRequest(ticket, wanted)
+        self.pending[number] = _PendingRequest(ticket, wanted)
         if until < inf:
             self._deadlines.set(number, until)
 
     def forget(self, number: int) -> None:
         """Wait no longer for a request; answers that come later are dropped."""
-        self._pending.pop(number, None)
+        self.pending.pop(number, None)
         self._deadlines.clear(number)
 
     def hear(self, messages: Iterable[Message]) -> list[Effect]:
@@ -174,7 +174,7 @@ class Requests:
         found: list[Effect] = []
         for message in messages:
             answer = parse_answer(message.payload) if message.topic == self.inbox else None
-            pending = None if answer is None else self._pending.get(answer.number)
+            pending = None if answer is None else self.pending.get(answer.number)
             if answer is None or pending is None or not self._is_of(message.origin, answer.endpoint):
                 continue
             who = answer.endpoint, answer.responder
@@ -193,15 +193,15 @@ class Requests:
         return [self._over(number) for number in self._deadlines.due(now)]
 
     def invariants(self) -> list[str]:
-        found = [] if len(self._deadlines) <= len(self._pending) else ["deadlines are left of requests that are over"]
-        late = [each for each in self._pending.values() if len(each.answers) >= each.wanted]
+        found = [] if len(self._deadlines) <= len(self.pending) else ["deadlines are left of requests that are over"]
+        late = [each for each in self.pending.values() if len(each.answers) >= each.wanted]
         return found + [f"request of ticket {each.ticket} waits with all its answers" for each in late]
 
     def _is_of(self, origin: bytes, endpoint: bytes) -> bool:
         return origin == endpoint or self._vouches(origin, endpoint)
 
     def _over(self, number: int) -> Resolve:
-        pending = self._pending[number]
+        pending = self.pending[number]
         self.forget(number)
         return Resolve(pending.ticket, tuple(pending.answers.values()))
 
