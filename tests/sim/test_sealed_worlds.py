@@ -109,7 +109,7 @@ def test_what_a_new_member_left_out_by_its_old_files_is_missed(monkeypatch: pyte
 def test_a_member_that_was_off_for_days_and_is_refused_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     accepts = Ring.accepts
     monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: accepts(self, number, sealed_at, ""))
-    caught(Sealed, "secrets", [19])
+    caught(Sealed, "secrets", [21])
 
 
 def test_who_is_back_and_seals_before_it_has_asked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
