@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chappe import Admin, Consumer, Producer, Retention, Store, read_topic
+from chappe.api.metrics import MemberNumbers
 from chappe.errors import StorageError, StorageFormat, TimedOut, UnknownTopic, UsageError
 from chappe.storage.catalogue_database import CatalogueDatabase
 from chappe.testing import Log, World
@@ -116,9 +117,12 @@ def test_a_store_of_which_the_others_are_gone_serves_after_a_while(
     second.close()
     first.close()
     again = second_store(world, tmp_path)
+    ready = MemberNumbers(again)
+    assert "it waits for other stores to tell what was deleted" in ready.unready()[0]
     with pytest.raises(TimedOut, match="no store answers"):
         read_topic("orders", stores=again.endpoint)
     world.advance(5)
+    assert ready.unready() == []
     assert values(again) == [b"1"]
 
 

@@ -221,6 +221,8 @@ def _store_unready(store: Store) -> str:
     status = store.status()
     if status.refusing:
         return f"its disk refuses writes: {status.refusing_why}"
+    if not status.serves:
+        return "it waits for other stores to tell what was deleted while it was away"
     if status.catching_up:
         return f"it asks others for records that it missed, of {many(status.catching_up, 'partition')}"
     return ""

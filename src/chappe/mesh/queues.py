@@ -55,7 +55,7 @@ Members: TypeAlias = dict[int, Filter]  # of one endpoint: their numbers there, 
 
 
 def topic_of(name: bytes) -> bytes:
-    """Return the topic of a queue's announcements. Raises UsageError for a name that is none."""
+    """Return the topic of a queue's announcements. Raises UsageError for an invalid name."""
     if not 0 < len(name) <= QUEUE_NAME_BYTES_MAX:
         raise UsageError(f"the name of a queue has 1 to {QUEUE_NAME_BYTES_MAX} bytes, not {len(name)}")
     return QUEUE + name

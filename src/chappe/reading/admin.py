@@ -86,7 +86,7 @@ class TopicAdmin:
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted: those with partitions, and those that were created.
 
-        A deleted topic is none, unless something was written to it since. Raises TimedOut if no store answers.
+        A deleted topic is left out, unless something was written to it since. Raises TimedOut if no store answers.
         """
         return sorted(self._there(self.catalogue()))
 

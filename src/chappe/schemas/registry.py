@@ -140,7 +140,7 @@ class Registry:
         )
 
     def uses(self, id: int) -> list[tuple[str, int]]:
-        """Return the subjects and versions that a schema is. Raises RegistryRefusal if there is none with this id."""
+        """Return the subjects and versions under which a schema was added. Raises RegistryRefusal for an unknown id."""
         self.schema(id)
         return [
             (subject, version)

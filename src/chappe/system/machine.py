@@ -234,7 +234,7 @@ class Machine:
         return context
 
     def ends(self, descriptor: int) -> Any:
-        """Return the addresses of both ends of a connection, the other one first; None if there is none any more."""
+        """Return the addresses of both ends of a connection, the other one first; None if it has ended."""
         try:
             with doubled(descriptor) as sock:
                 return sock.getpeername(), sock.getsockname()
@@ -260,7 +260,7 @@ class Machine:
                         sock.getpeername()  # one that listens has none
                         sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # it has ended, or is none
+                continue  # it has ended, or is no connection
 
     def files(self, system: T) -> T:
         """The calls for files: ``system`` makes those of the operating system (``storage.segments.files``)."""

@@ -28,7 +28,7 @@ class MapOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class MapChange(Generic[V]):
-    """A change of one key: its value now and before, None where there is none or, before, of another type."""
+    """A change of one key: its value now and before; None where it has none, or had one of another type."""
 
     kind: Literal["insert", "update", "erase"]
     key: str

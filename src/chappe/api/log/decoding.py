@@ -35,7 +35,7 @@ class Decoding:
     """Decodes records.
 
     Args:
-        dead_letter: The topic for records that cannot be decoded; None: there is none.
+        dead_letter: The topic for records that cannot be decoded; None: ``on_bad`` decides.
         reach: The arguments of a producer for the dead-letter topic.
 
     Attributes:

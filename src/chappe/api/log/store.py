@@ -56,6 +56,7 @@ class StoreStatus:
     refusing_why: str  # why the disk refuses; empty if it does not
     refused: int = 0  # connections without keys that the permissions know, and what others wanted and may not
     refusals: Mapping[str, int] = field(default_factory=dict)  # of these, by the identity that wanted it
+    serves: bool = True  # False while it waits for other stores to tell what was deleted while it was away
 
 
 class KeptTopic(NamedTuple):
@@ -229,6 +230,7 @@ class Store(at_exit.Collectable, Closeable):
                 self._refused if core.refusing else "",
                 0 if self._gate is None else self._gate.refused,
                 {} if self._gate is None else self._gate.refusals.by_identity(),
+                core.serves,
             )
 
     def topics(self) -> list[KeptTopic]:
