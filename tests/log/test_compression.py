@@ -15,8 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixed_clock import FixedClock
 
-from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.api.log.sealed import Opening
 from chappe.arrow import to_arrow
 from chappe.core import Publish
 from chappe.defaults import BATCH_BYTES_MAX
@@ -35,7 +33,6 @@ from chappe.log.batch import (
     rebase,
 )
 from chappe.log.compression import CODECS, LZ4, ZSTD, check_compression, unpack
-from chappe.log.events import RecordsRefused
 from chappe.log.messages import BatchMessage, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.writing import _runs
@@ -63,10 +60,11 @@ def use_everything(raw: bytes) -> None:
         lambda batch: rebase(bytes(batch.raw), 3),
         lambda batch: merge([batch, Batch.parse(encode_batch(batch.next, [b""], 1))]),
         Batch.check_order,
+        lambda batch: Batch.parse(batch.raw),
     ]
     for use in uses:
         with suppress(ProtocolError):
-            use(Batch.parse(raw))
+            use(Batch.parse(raw, check=False))
 
 
 @both
@@ -137,19 +135,21 @@ def test_a_block_whose_head_is_wrong_is_refused_at_once(raw: bytes, text: str) -
 
 
 @both
-def test_a_block_that_is_not_as_large_as_it_says_is_refused_when_it_is_opened(codec: int) -> None:
+def test_a_block_that_is_not_as_large_as_it_says_is_refused(codec: int) -> None:
     packed = bytes(memoryview(compress(PLAIN, codec))[HEADER.size :])
     _, size, length = struct.unpack_from("<B3xII", packed)
     for wrong in (size - 1, size + 1, 16, BATCH_BYTES_MAX):
-        batch = Batch.parse(block(codec, wrong, packed[16 : 16 + length]))
+        raw = block(codec, wrong, packed[16 : 16 + length])
         with pytest.raises(ProtocolError, match="compressed batch"):
-            batch.values()
+            Batch.parse(raw)
+        with pytest.raises(ProtocolError, match="compressed batch"):
+            Batch.parse(raw, check=False).values()
 
 
 @both
 def test_a_bomb_takes_no_more_memory_than_it_says(codec: int) -> None:
     bomb = bytes(memoryview(compress(encode_batch(0, [bytes(BATCH_BYTES_MAX // 2)], 5), codec))[HEADER.size + 16 :])
-    batch = Batch.parse(block(codec, 1000, bomb))
+    batch = Batch.parse(block(codec, 1000, bomb), check=False)
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError):
@@ -175,12 +175,25 @@ def test_random_blocks_are_refused(codec: int, size: int, packed: bytes) -> None
 
 
 @both
-def test_columns_that_are_none_are_refused_when_they_are_opened(codec: int) -> None:
+def test_columns_that_are_none_are_refused(codec: int) -> None:
     raw = bytearray(compress(PLAIN, codec))
     raw[3] = COMPRESSED | TIMESTAMPS  # then they begin elsewhere, and do not fill it
-    batch = Batch.parse(signed(raw))
     with pytest.raises(ProtocolError, match="columns"):
-        batch.timestamps()
+        Batch.parse(signed(raw))
+    with pytest.raises(ProtocolError, match="columns"):
+        Batch.parse(signed(raw), check=False).timestamps()
+
+
+@both
+def test_a_batch_that_was_checked_is_kept_compressed(codec: int) -> None:
+    raw = compress(encode_batch(0, [bytes(1 << 20)], 5), codec)
+    tracemalloc.start()
+    try:
+        kept = [Batch.parse(raw) for _ in range(20)]
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+        assert all(each.compressed for each in kept)
+    finally:
+        tracemalloc.stop()
 
 
 def test_opened_columns_cannot_be_written() -> None:
@@ -230,22 +243,6 @@ def test_a_batch_that_cannot_be_opened_is_not_sent() -> None:
     assert producer.next_offset == 0
     compressed = compress(rebase(PLAIN, 0), ZSTD)
     assert any(isinstance(each, Publish) for each in producer.append_batch(compressed, 1.0))
-
-
-# -- a consumer ---------------------------------------------------------------------------------------------
-
-
-def test_a_consumer_leaves_out_what_cannot_be_opened_and_says_so() -> None:
-    told: list[object] = []
-    opening = Opening(None, told.append)
-    for raw in (block(ZSTD, 10, b"garbage!"), compress(rebase(PLAIN, 1), ZSTD)):
-        batch = Batch.parse(raw)
-        opened = opening.open(ConsumedBatch("t", "p", batch, batch.base))
-        assert (opened is None) == (batch.base == 0)
-    (event,) = told
-    assert isinstance(event, RecordsRefused)
-    assert (event.first, event.last, event.count) == (0, 0, 1)
-    assert "cannot be opened" in str(event)
 
 
 # -- a store ------------------------------------------------------------------------------------------------

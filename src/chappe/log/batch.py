@@ -268,7 +268,7 @@ class Batch:
         """Read and check a batch; ``check=False`` skips the checksum of bytes that were checked before.
 
         It then also leaves the order of positions to callers that make values of them, which may raise ProtocolError.
-        So may every look at the columns of a compressed batch, of which only the sizes are checked here.
+        So may then every look at the columns of a compressed batch.
 
         Raises ProtocolError: anything about it is wrong; its text says what.
         """
@@ -287,6 +287,8 @@ class Batch:
             return batch
         if flags & COMPRESSED:
             check_block(memoryview(raw)[HEADER.size :])
+            if check:  # by another one: whoever keeps this one keeps it compressed
+                cls(raw, flags, base, count, low, high).check_order()
             return batch
         columns = batch._columns()
         if check and count > 1:

@@ -308,7 +308,7 @@ class RecordsTooOld:
 
 @dataclass(frozen=True, slots=True)
 class RecordsRefused:
-    """Records were left out: sealed or compressed ones that could not be opened, or values that a codec did not decode.
+    """Records were left out: sealed ones that could not be opened, or values that a codec did not decode.
 
     It is told at most once a second.
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.errors import ProtocolError, Sealed
+from chappe.errors import Sealed
 from chappe.log.batch import Batch
 from chappe.log.events import RecordsRefused
 from chappe.log.opened import OpenedRead, Unread, UnreadWhy
@@ -162,12 +162,6 @@ class Opening:
             return self._unread(found, outcome)
         if self._waits:
             self._waits.pop((found.topic, found.partition), None)
-        if outcome.batch.compressed:
-            try:
-                outcome.batch.check_order()  # what it holds was not looked at before
-            except ProtocolError as error:
-                self._refuse(found, str(error))
-                return None
         if outcome.sender is None:
             return found
         return ConsumedBatch(found.topic, found.partition, outcome.batch, found.first, outcome.sender, found.arrived)
@@ -198,12 +192,9 @@ class Opening:
         self._waits.pop(key, None)
         if outcome.why is UnreadWhy.NOT_OURS:
             self._reader.pass_over(found.topic, found.partition, found.batch, found.first)
-        self._refuse(found, outcome.reason)
-        return None
-
-    def _refuse(self, found: ConsumedBatch, reason: str) -> None:
         self.refused += len(found)
         count = len(found) + (0 if self._untold is None else self._untold.count)
-        self._untold = RecordsRefused(found.topic, found.partition, found.first, found.next - 1, count, reason)
+        self._untold = RecordsRefused(found.topic, found.partition, found.first, found.next - 1, count, outcome.reason)
         if time.monotonic() >= self._tell_at:
             self.tell()
+        return None
